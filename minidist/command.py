@@ -232,7 +232,7 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
 def about(job: Job, ranks: int) -> dict[str, Any]:
     """What a checkpoint records about the run that saves it."""
     options, corpus = job.options, job.corpus
-    named = [axis for axis in ("dp", "pp", "tp", "cp") if axis in vars(options)]
+    named = [axis for axis in ("dp", "pp", "tp", "cp", "ep") if axis in vars(options)]
     axes: dict[str, int] = {axis: getattr(job.layout, axis) for axis in named}
     axes |= {"zero": options.zero} if "zero" in vars(options) else {}
     return {

@@ -29,11 +29,12 @@ summed and ZeRO divides model states, has dp x cp ranks.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from minidist import contents, ring
-from minidist.cp.group import Group
+from minidist.cp.group import Group, Masks, drop, no_mask
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
@@ -69,29 +70,31 @@ def around(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tu
             group.watch.arrived()
 
 
-def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group) -> Tensor:
+def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
     """Attention of this rank's queries, block after block. In the backward, a block's gradients go around with it:
     every rank adds its part, and the last one sends them home."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)  # (B, Hkv, G, c, D), (B, Hkv, 1, c, D) and once more
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
-    y, part = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype)
+    y, part, left = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype), mask(at.here)
     for owner, (keys, values) in around(group, k, v, at, "forward"):
+        see, some = group.watch.see, left and left.of(at.of(owner))
         if owner == group.rank:  # first: from here on, each query has seen a key
-            lse = attend(q, keys, values, at.here, at.here, y, see=group.watch.see)
+            lse = attend(q, keys, values, at.here, at.here, y, see=see, drop=some)
         else:
-            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=group.watch.see))
+            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=see, drop=some))
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
         dqkv = np.zeros_like(qkv)
         (q, k, v), (dq, dk, dv) = split_heads(qkv, heads, kv_heads), split_heads(dqkv, heads, kv_heads)
         dy = by_head(dy, kv_heads, depth)
-        known = Again(lse, dot(dy, by_head(out, kv_heads, depth)))  # of all keys, whichever block is in use
+        left, over_all = mask(at.here), dot(dy, by_head(out, kv_heads, depth))  # of all keys, in every block
         comm, sizes, part = group.comm, at.sizes, np.empty(q.shape, q.dtype)
         rooms = group.rooms(k, sizes)
         others: Array | float = 0.0  # what other ranks have added to the gradients of the block in use
         for owner, (keys, values) in around(group, k, v, at, "backward"):
             dkv = np.empty((2, *keys.shape), keys.dtype)
+            known = Again(lse, over_all, left and left.of(at.of(owner)))
             attend_back(dy, q, keys, values, at.here, at.of(owner), known, part, *dkv)
             dq += part
             if owner == group.rank:
@@ -132,13 +135,14 @@ def scatter(group: Group, dkv: Array, at: Span) -> Array:
     return sums[group.rank]
 
 
-def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group) -> Tensor:
+def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
     """Attention of this rank's queries over all keys at once. The gathered keys are not kept for the backward."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
-    lse = attend(q, k, v, at.here, at.whole.here, by_head(out, kv_heads, depth), see=group.watch.see)
+    y, left = by_head(out, kv_heads, depth), mask(at.here)
+    lse = attend(q, k, v, at.here, at.whole.here, y, see=group.watch.see, drop=left)
     group.watch.computed()
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
@@ -147,7 +151,7 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
         dy = by_head(dy, kv_heads, depth)
         k, v = gather(group, k, v, at, "backward")
         dkv = np.empty((2, *k.shape), k.dtype)
-        known = Again(lse, dot(dy, by_head(out, kv_heads, depth)))
+        known = Again(lse, dot(dy, by_head(out, kv_heads, depth)), mask(at.here))
         attend_back(dy, q, k, v, at.here, at.whole.here, known, dq, *dkv)
         dk[...], dv[...] = scatter(group, dkv, at)
         return dqkv
@@ -181,13 +185,14 @@ def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> 
     return np.concatenate(rooms, axis=1, dtype=x.dtype)
 
 
-def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group) -> Tensor:
+def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
     """Attention of some heads, over all positions. Keeps what these heads need: as much as the positions would."""
     cuts = heads // kv_heads, heads // kv_heads + 1  # of the third axis: G queries, a key, a value
     x = to_heads(group, np.concatenate(split_heads(qkv.data, heads, kv_heads), axis=2), at, "before, forward")
     y = np.empty((*x.shape[:2], cuts[0], *x.shape[3:]), x.dtype)
     q, k, v = np.split(x, cuts, axis=2)
-    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.watch.see)
+    mine = group.head_shares(kv_heads)[group.rank]
+    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.watch.see, drop=mask(at.whole.here, mine))
     group.watch.computed()
     depth = x.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), x.dtype)  # (B, c, H·D)
@@ -195,7 +200,8 @@ def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: G
 
     def backward(dy: Array, x: Array, y: Array, lse: Array) -> Array:
         dy, dx = to_heads(group, by_head(dy, kv_heads, depth), at, "after, backward"), np.empty_like(x)
-        known, (q, k, v), parts = Again(lse, dot(dy, y)), np.split(x, cuts, axis=2), np.split(dx, cuts, axis=2)
+        known = Again(lse, dot(dy, y), mask(at.whole.here, mine))
+        (q, k, v), parts = np.split(x, cuts, axis=2), np.split(dx, cuts, axis=2)
         attend_back(dy, q, k, v, at.whole.here, at.whole.here, known, *parts)
         dx = to_positions(group, dx, kv_heads, at, "before, backward")  # (B, Hkv, G + 2, c, D)
         dqkv = np.empty((len(dx), dx.shape[3], (heads + 2 * kv_heads) * depth), dx.dtype)
@@ -215,13 +221,13 @@ SCHEMES = {"ring": ring_attention, "all-gather": gathered_attention, "ulysses": 
 @dataclass(frozen=True)
 class ContextAttention(Attention):
     """Attention over positions that several ranks have. It keeps no probabilities, so selective recomputation has
-    nothing to do here."""
+    nothing to do here; and no mask of dropout, which is drawn again in the backward."""
 
     scheme: Callable[..., Tensor] = field(kw_only=True)
     group: Group = field(kw_only=True)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
-        return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group)
+        return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group, partial(drop, self, batch))
 
 
 def split(units: list[Unit], group: Group, scheme: str) -> list[Unit]:

@@ -118,7 +118,7 @@ class FSDP(ZeRO3):
         self.coming: list[Turn] = []  # the turns left in this pass
         self.ahead = self.behind = 0  # units whose gather starts before a unit computes, and after
         self.gathering: dict[Flat, Started] = {}
-        self.reducing: tuple[Flat, list[Array], Started] | None = None  # with the parts to add up
+        self.reducing: list[tuple[Flat, list[Array], Started]] = []  # a unit's Flats, with the parts to add up
         self.clock, self.took = Clock(), 0.0  # over a step's forwards and backwards
         self.accumulated = None if no_sync else 1  # None: as in ZeRO-1
         super().__init__(units, settings, comm, axes)
@@ -184,26 +184,24 @@ class FSDP(ZeRO3):
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
     def collect(self, flat: Flat) -> None:
-        if flat.bucket is None:
-            self.finish_reduce()  # the previous bucket is freed before this one is made
+        self.finish_reduce()  # the previous unit's buckets are freed before this one is made
         super().collect(flat)
 
     def reduce(self, flat: Flat) -> None:
-        """Start to sum its bucket over the ranks. Only one such sum is under way at a time."""
-        self.finish_reduce()
+        """Start to sum its bucket over the ranks. Only one unit's sums are under way at a time."""
         assert flat.bucket is not None
         arriving = self.device.empty("messages", (flat.shards - 1, flat.grad.size), self.precision.stored)
         with self.comm.phase("reduce-scatter gradients", leave_open=True):
             started = self.start(start_reduce_scatter(flat.comm, flat.bucket, arriving))
-        self.reducing = flat, [*arriving, flat.bucket[self.piece(flat)]], started
+        self.reducing.append((flat, [*arriving, flat.bucket[self.piece(flat)]], started))
 
     def finish_reduce(self) -> None:
-        """Add this rank's shard of the sum to the step's gradient. The bucket is freed."""
-        if self.reducing:
-            flat, addends, started = self.reducing
+        """Add this rank's shard of each sum to the step's gradient. The buckets are freed."""
+        while self.reducing:
+            flat, addends, started = self.reducing.pop(0)
             self.wait(started)
             flat.grad += functools.reduce(np.add, addends)  # in the ring's order, so to the same bits
-            flat.bucket = self.reducing = None
+            flat.bucket = None
 
     # ---- the channel -------------------------------------------------------------------------------------------------
 

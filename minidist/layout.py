@@ -6,7 +6,8 @@ computes with rank numbers.
     pipeline  pp   each rank has the units of a stage
     context   cp   each rank has its share of the positions
     tensor    tp   each rank has its part of every layer
-    expert    ep   of the data axis: each rank has its share of the experts, and dp / ep ranks have the same ones
+    expert    ep   of the shard · cp ranks that divide model states: each has its share of the experts, and those with
+                   the same ones divide the states of these
 
 Megatron puts tensor parallelism innermost, because it sends most and neighbors are closest; then comes the pipeline,
 then data: rank = (data · pp + stage) · tp + part (Narayanan et al., SC 2021, section 3).
@@ -46,7 +47,7 @@ class Layout:
     contiguous: int = 0  # Llama 3: micro-batches that go through a chunk before the next chunk's turn; 0: pp
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
-    ep: int = 1  # of the dp ranks, those that divide the experts among them
+    ep: int = 1  # of the shard · cp ranks, those that divide the experts among them
 
     @property
     def shard(self) -> int:
@@ -105,7 +106,7 @@ class Mesh:
         return self.comm.split(self.layout.group(self.comm.rank, *axes))
 
     def experts(self) -> tuple[Any, Any]:
-        """Of the ranks that share the batch: those that divide the experts among them, and those that hold the same
-        ones. The former are next to each other. All ranks must call it."""
-        data = self.along("host", "shard")
+        """Of the ranks that divide model states: those that divide the experts among them, and those that hold the
+        same ones. The former are next to each other. All ranks must call it."""
+        data = self.along("shard", "context")
         return data.split(data.rank // self.layout.ep), data.split(data.rank % self.layout.ep)

@@ -2,7 +2,7 @@
 
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --zero 1
     mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
-    mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2
+    mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2 --experts 8
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
 (how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).
@@ -12,7 +12,9 @@ Narayanan et al., "Efficient large-scale language model training on GPU clusters
     pipeline   in between    changes which units a rank has, and when they run: those of its stage, by a schedule
     data       outermost     changes what happens around a unit: its gradients are summed, its model states divided
 
-If the model has mixtures of experts, layout.ep ranks of the data axis divide them (`minidist/expert_parallel.py`).
+If the model has mixtures of experts, layout.ep of the data and context ranks divide them: these ranks have different
+tokens, so a token finds its experts among them (`minidist/expert_parallel.py`). Tensor-parallel ranks have the same
+tokens, and cut each expert.
 
 No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
 parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
@@ -29,6 +31,7 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 (m+1)Ψ instead of 2Ψ. ZeRO-3 also gathers parameters for each: 3mΨ.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from minidist import contents, context_parallel, tensor_parallel
@@ -57,22 +60,23 @@ def grid(
     sequence: bool = False,
     scheme: str = "ring",
     positions: str = "zigzag",
+    build: Callable[..., DataParallel] | None = None,
 ) -> DataParallel | Pipeline:
-    """The engine of one place in the grid; with a pipeline, the schedule that drives it."""
+    """The engine of one place in the grid; with a pipeline, the schedule that drives it. build: makes an engine of the
+    data axis in place of ZeRO's stage."""
     mesh = Mesh(comm, layout)
     tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
     shard = mesh.along("shard", "context")  # the ranks that divide model states
-    data = mesh.along("host", "shard")  # the ranks that share the batch
+    data = mesh.along("host", "shard")  # the ranks that share the sequences
+    batch = mesh.along("host", "shard", "context")  # ... and the batch's tokens
     cut = Group(context, settings.precision.stored)
     norm_over, span = {}, None
 
-    if layout.ep > 1 and (layout.hosts > 1 or layout.cp > 1):
-        raise ValueError("neither hybrid sharding nor context parallelism divides a mixture of experts")
     if layout.cp > 1:  # attention finds the keys of other ranks
         units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
     experts, copies = mesh.experts()
-    units = give_experts(units, Experts(experts, data, settings.precision.stored))  # of a mixture, if there is one
+    units = give_experts(units, Experts(experts, batch, settings.precision.stored))  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
@@ -87,10 +91,10 @@ def grid(
         across_hosts(units, shard, across)
     share_experts(units, copies)
 
-    parts = mesh.along("host", "shard", "pipeline") if layout.ep > 1 else pipe  # ranks that hold other parameters
+    parts = mesh.along("shard", "pipeline", "context") if layout.ep > 1 else pipe  # ranks that hold other parameters
     stages = parts if parts.size > 1 else None
     axes = Axes(norm_over, stages=stages, rows=data, span=span, speaks=tensor.rank == 0)
-    engine = LADDER[zero](units, settings, shard, axes)
+    engine = (build or LADDER[zero])(units, settings, shard, axes)
     cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 

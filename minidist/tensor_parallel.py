@@ -55,6 +55,11 @@ def g(x: Tensor, group: Group) -> Tensor:
     return record(group.all_reduce(x.data, "forward"), (x,), lambda dy: dy)
 
 
+def gather(x: Tensor, group: Group) -> Tensor:
+    """Korthikanti's g: this rank's positions, and the others'. Its gradient is a shard of the ranks' sum."""
+    return record(group.all_gather(x.data, "forward"), (x,), lambda dy: group.reduce_scatter(dy, "backward"))
+
+
 # ---- the two ways to cut a matrix ------------------------------------------------------------------------------------
 
 
@@ -210,11 +215,15 @@ def split_block(block: Unit, group: Group) -> Block:
         return replace(whole, up=up, down=row(whole.down))
 
     def mixture(whole: Any) -> Any:
-        """The router is on every rank, and decides alike. Experts are cut; one rank adds the last bias."""
+        """The router is on every rank, and decides alike. Experts are cut; one rank adds the last bias. With sequence
+        parallelism, a rank routes its positions, and gathers all ranks' logits in full precision."""
         cut = [mlp(expert) for expert in whole.experts]
         if group.comm.rank > 0:
             cut = [replace(each, down=RowParallelLinear(each.down.weight, None, group)) for each in cut]
-        return replace(whole, experts=cut, f=partial(f, group=group), g=partial(g, group=group))
+        before, after = partial(gather if group.sequence else f, group=group), partial(g, group=group)
+        exact = replace(group, wire=np.result_type(group.wire, np.float32).type, where="router")
+        logits = partial(gather, group=exact) if group.sequence else None
+        return replace(whole, experts=cut, f=before, g=after, gather=logits)
 
     return replace(
         block,

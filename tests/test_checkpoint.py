@@ -32,7 +32,6 @@ GPT = f"--layers 3 --width 16 --heads 4 --context 8 {TRAINING}"
 LLAMA = f"--model llama --kv-heads 2 {GPT}"
 # Dropout depends on the micro-batch as well: all have two. A pipeline calls them -m.
 EXACT = f"--precision fp64 --accumulate 2 {GPT}"
-WITHOUT_DROPOUT = f"{EXACT} --dropout 0"
 PIPED = f"--precision fp64 -m 2 {GPT}"
 
 # Saved after three steps, by four ranks: name, chapter and options.
@@ -49,7 +48,8 @@ SAVED = {
     "experts": f"expert_parallel --ep 2 {EXACT}",
     "offloaded": f"offload {EXACT}",
     "files": f"infinity {EXACT}",
-    "positions": f"context_parallel --cp 2 --zero 1 {WITHOUT_DROPOUT}",
+    "positions": f"context_parallel --cp 2 --zero 1 {EXACT}",
+    "routed": f"parallel3d --dp 2 --pp 1 --tp 2 --experts 8 --ep 2 {EXACT}",
 }
 # Which go on from them, to five steps: ranks, from what, chapter and options.
 LOADED = [
@@ -77,8 +77,10 @@ LOADED = [
     (8, "shards", f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {EXACT}"),
     (8, "parts", f"parallel3d --dp 1 --pp 4 --tp 2 --schedule gpipe {EXACT}"),
     (4, "stages", f"zero_r --tp 2 {EXACT}"),
-    (3, "positions", f"context_parallel --scheme all-gather --positions striped {WITHOUT_DROPOUT}"),
-    (4, "positions", f"zero3 {WITHOUT_DROPOUT}"),
+    (3, "positions", f"context_parallel --scheme all-gather --positions striped {EXACT}"),
+    (4, "positions", f"zero3 {EXACT}"),
+    (4, "experts", f"parallel3d --dp 1 --pp 2 --cp 2 --tp 1 --experts 8 --ep 2 --zero 3 {EXACT}"),
+    (3, "routed", f"expert_parallel --zero 2 {EXACT}"),
 ]
 
 
@@ -133,7 +135,7 @@ SERIAL = {  # options of serial training, for what is in SAVED and for the rest 
     "llama": f"--precision fp64 --accumulate 2 {LLAMA}",
     "experts": f"--experts 8 {EXACT}",
     "sgd": f"--optimizer sgd --clip 0.5 {EXACT}",
-    "positions": WITHOUT_DROPOUT,
+    "routed": f"--experts 8 {EXACT}",
 }
 
 
@@ -246,7 +248,7 @@ def test_every_rank_writes_a_shard_of_about_the_same_size(folder: Path) -> None:
 def test_the_manifest_says_who_saved_and_how_far_it_was(folder: Path) -> None:
     saved(folder)
     found = manifest.read("grid")
-    assert found.layout == {"chapter": "parallel3d", "ranks": 4, "dp": 1, "pp": 2, "tp": 2, "cp": 1, "zero": 1}
+    assert found.layout == {"chapter": "parallel3d", "ranks": 4, "dp": 1, "pp": 2, "tp": 2, "cp": 1, "ep": 1, "zero": 1}
     assert found.state["steps"] == found.state["updates"] == found.text["position"] == 3
     assert found.random == {"seed": 0, "step": 3}
     assert found.text["name"] == "text.txt"

@@ -2,17 +2,21 @@
 nothing about the layer."""
 
 import itertools
+import json
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from alone import train_alone
 from ep.oracle import check_same, dropped_by
 from jobs import expert_parallels as jobs
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
 from minidist.expert_parallel import count_hosts, limit_hosts
+from minidist.fsdp import FSDP
 from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.nn.mixture import choose
@@ -38,8 +42,8 @@ CASES = [
 
 
 @cache
-def serial(case: Any, ranks: int) -> Any:
-    return jobs.serial(case, ranks)
+def serial(case: Any, ranks: int, cp: int = 1, how: str = "zigzag") -> Any:
+    return jobs.serial(case, ranks, cp, how)
 
 
 @pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
@@ -130,6 +134,61 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     check_same(jobs.joined(ranks), truth)
 
 
+# With context ranks, which divide the experts, too; on hosts with a copy each; and in crossed and folded pipelines.
+POSITIONS = itertools.cycle(("zigzag", "striped", "contiguous"))
+WITH_ALL = [  # layout, ZeRO's stage, scheme, and what each layout meets: capacity, recomputation
+    (Layout(1, 1, 2, 1, ep=2), 0, "ring", 1.0, "none"),
+    (Layout(2, 1, 2, 1, ep=4), 1, "all-gather", None, "full"),
+    (Layout(2, 1, 2, 1, ep=2), 3, "ulysses", 1.0, "none"),
+    (Layout(1, 1, 3, 1, ep=3), 2, "ring", None, "none"),
+    (Layout(1, 1, 2, 2, ep=2), 1, "ring", 1.0, "full"),
+    (Layout(1, 2, 2, 1, ep=2), 2, "ring", 1.0, "none"),
+    (Layout(2, 2, 2, 1, ep=4), 1, "all-gather", 0.5, "none"),
+    (Layout(1, 2, 2, 2, ep=2), 3, "ring", None, "full"),
+    (Layout(4, hosts=2, ep=2), 3, "ring", 1.0, "none"),
+    (Layout(2, cp=2, hosts=2, ep=2), 3, "ring", 1.0, "none"),
+    (Layout(4, hosts=2, pp=2, ep=2), 3, "ring", None, "none"),
+    (Layout(2, 2, schedule="zb-v", chunks=2, ep=2), 1, "ring", 1.0, "none"),
+    (Layout(1, 2, 2, schedule="zb-v", chunks=2, ep=2), 2, "ring", None, "none"),
+    (Layout(2, 2, schedule="dualpipe", ep=2), 1, "ring", None, "none"),
+    (Layout(2, 2, 2, schedule="dualpipe", ep=2), 3, "ulysses", 1.0, "none"),
+    (Layout(2, 2, schedule="chimera", ep=2), 0, "ring", 1.0, "none"),
+]
+ALL_CASES = [
+    pytest.param(*case, next(POSITIONS), marks=[pytest.mark.slow] * (i % 3 > 0)) for i, case in enumerate(WITH_ALL)
+]
+
+
+@pytest.mark.parametrize(("layout", "zero", "scheme", "capacity", "again", "how"), ALL_CASES, ids=str)
+def test_in_a_grid_with_all_else(
+    layout: Layout, zero: int, scheme: str, capacity: float | None, again: str, how: str
+) -> None:
+    """Which positions a rank has matters for what it drops, and for nothing else."""
+    case = exact(2, capacity, "gpt", accumulate=8 // layout.dp if layout.pp > 1 else 1, recompute=again)
+    on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero, scheme=scheme, positions=how)
+    truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1, layout.cp if capacity else 1, how)
+    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+
+
+@pytest.mark.parametrize(
+    ("layout", "capacity", "how"),
+    [
+        (Layout(2, cp=2, ep=2), 1.0, {"forward_prefetch": True}),
+        (Layout(1, cp=3, ep=3), None, {"reshard_after_forward": False}),
+        (Layout(4, hosts=2, ep=2), 1.0, {"backward_prefetch": "post"}),
+        (Layout(2, cp=2, hosts=2, ep=1), None, {"backward_prefetch": "none"}),
+    ],
+    ids=str,
+)
+def test_under_fsdp_with_context_ranks_and_on_hosts(
+    layout: Layout, capacity: float | None, how: dict[str, Any]
+) -> None:
+    case = exact(2, capacity)
+    on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=3, build=partial(FSDP, **how))
+    truth, _ = serial(case, layout.dp if capacity else 1, layout.cp if capacity else 1)
+    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager", "contrary"))), truth)
+
+
 def test_a_limit_of_hosts_takes_the_best_hosts() -> None:
     """By hand: each token's hosts, by the sum of their k/limit best, and its experts on these."""
     n, e, k, hosts = 200, 12, 4, 4
@@ -183,3 +242,91 @@ def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathF
     assert [claim for claim in report["claims"] if not claim["holds"]] == []
     assert report["status"] == 0
     assert len(report["claims"]) >= 15
+
+
+def test_against_a_dense_model_of_the_active_size(tmp_path: Path) -> None:
+    """Each seed's two losses are those of two trainings of their own; mean and standard error are printed."""
+    sizes = f"{SMALL} --precision fp64"
+    line = f"expert_parallel --top 1 --against-dense 2 {sizes}"
+    [report] = launch("jobs.chapters:command_lines", 2, [line], str(tmp_path), timeout=200).values[0].values()
+    truth, alone = [], tmp_path / "alone.json"
+    for experts, seed in itertools.product(("", "--experts 8 --top 1"), (0, 1)):
+        assert train_alone(*f"{sizes} {experts} --seed {seed}".split(), "--json", str(alone)) == 0
+        truth.append(json.loads(alone.read_text())["validation_loss"])
+    assert report["status"] == 0
+    np.testing.assert_allclose([*report["dense"], *report["experts"]], truth, rtol=1e-12, atol=0)
+    assert len({*truth}) == 4
+    less = np.subtract(report["dense"], report["experts"])
+    rows = {line.split()[0]: line.split()[-1] for line in report["printed"].splitlines() if line.strip()}
+    assert rows["mean"] == f"{less.mean():.4f}"
+    assert rows["standard"] == f"{less.std(ddof=1) / 2**0.5:.4f}"
+
+
+IN_GRIDS = [  # ranks, options of a grid, and of serial training where nothing is dropped
+    (4, "--dp 2 --pp 1 --tp 2 --ep 1", ""),
+    (4, "--dp 2 --pp 1 --tp 2", "--dropout 0.1 --model llama --kv-heads 2 --recompute selective --top 3"),
+    (4, "--dp 1 --pp 1 --cp 2 --tp 2 --scheme ulysses --recompute full --capacity 0.5", None),
+    (4, "--dp 1 --pp 2 --cp 2 --tp 1 --capacity 0.7 --recompute full --zero 3", None),
+    (4, "--dp 2 --pp 1 --cp 2 --tp 1 --ep 2 --zero 2 --recompute log", "--layers 5 --dropout 0.1"),
+    (4, "--dp 4 --pp 1 --tp 1 --zero 3 --shard 2 --ep 2", "--optimizer sgd"),
+    (4, "--dp 2 --pp 2 --tp 1 --zero 0 --schedule zb-v -m 4", "--layers 4 --accumulate 4"),
+    (4, "--dp 2 --pp 2 --tp 1 --zero 3 --schedule dualpipe -m 4 --capacity 1.0", None),
+    (4, "--dp 1 --pp 4 --tp 1 --zero 0 --schedule chimera -m 4 --capacity 1.0", None),
+    (4, "--dp 1 --pp 4 --tp 1 --zero 0 -m 2 --capacity 1.0", None),  # a stage without a layer
+    (4, "--dp 2 --pp 1 --tp 2 --sequence-parallel --capacity 1.0", None),
+    (4, "--dp 2 --pp 1 --tp 2 --sequence-parallel --ep 2", "--balance 1 --optimizer sgd --dropout 0.1"),
+    (4, "--dp 1 --pp 1 --cp 2 --tp 2 --sequence-parallel", "--balance 1 --model llama --recompute full"),
+    (
+        8,
+        "--dp 2 --pp 2 --tp 2 --sequence-parallel --zero 3 -m 2",
+        "--optimizer sgd --recompute selective --accumulate 2",
+    ),
+    (8, "--dp 2 --pp 2 --tp 2 --capacity 1.25 --dropout 0.1", None),
+    (8, "--dp 2 --pp 2 --cp 2 --tp 1 --zero 3 -m 2", "--recompute log --layers 6 --accumulate 2"),
+    (8, "--dp 4 --pp 1 --cp 2 --tp 1 --zero 3 --shard 2 --ep 4 --precision mixed", None),
+    (8, "--dp 1 --pp 2 --cp 2 --tp 2 --schedule chimera -m 2 --model llama --zero 1", None),
+]
+FSDP_LINES = [  # on four ranks, likewise
+    ("", "--dropout 0.1"),
+    ("--ep 2 --forward-prefetch", "--layers 4 --recompute sqrt"),
+    ("--ep 2 --strategy hybrid_shard --accumulate 2 --capacity 1.0", None),
+    ("--cp 2 --strategy shard_grad_op --no-sync --capacity 1.0 --recompute full --accumulate 2", None),
+    ("--cp 2 --positions striped --backward-prefetch post", "--model llama --kv-heads 2"),
+]
+GRID_LINES = [
+    *((n, f"parallel3d {options}", alone) for n, options, alone in IN_GRIDS),
+    *((4, f"fsdp {options}", alone) for options, alone in FSDP_LINES),
+]
+EVERY_RUN = GRID_LINES[1], GRID_LINES[3], GRID_LINES[11], GRID_LINES[19], GRID_LINES[21]
+
+
+def grid_line(options: str, alone: str | None) -> str:
+    return f"{options} {SMALL} --precision fp64 --experts 5 {alone or ''}"
+
+
+@cache
+def grid_reports(n: int, later: bool, folder: str) -> dict[str, Any]:
+    lines = [grid_line(*line[1:]) for line in GRID_LINES if line[0] == n and (line not in EVERY_RUN) == later]
+    found: dict[str, Any] = launch("jobs.chapters:command_lines", n, lines, folder, timeout=200).values[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "alone"),
+    [pytest.param(*line, marks=[pytest.mark.slow] * (line not in EVERY_RUN)) for line in GRID_LINES],
+)
+def test_every_claim_of_a_grid_holds(
+    n: int, options: str, alone: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    later, folder = (n, options, alone) not in EVERY_RUN, tmp_path_factory.getbasetemp()
+    report = grid_reports(n, later, str(folder))[grid_line(options, alone)]
+    assert [claim for claim in report["claims"] if not claim["holds"]] == []
+    assert report["status"] == 0
+    assert "choices dropped" in {claim["claim"] for claim in report["claims"]}
+    if alone is not None:
+        truth = folder / "alone.json"
+        line = f"{SMALL} --precision fp64 --experts 5 {alone}"
+        assert train_alone(*line.split(), "--json", str(truth)) == 0
+        right = json.loads(truth.read_text())
+        losses = [*report["loss"], report["validation_loss"]]
+        np.testing.assert_allclose(losses, [*right["loss"], right["validation_loss"]], rtol=1e-12, atol=0)

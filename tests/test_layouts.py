@@ -1,4 +1,4 @@
-"""30 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
+"""33 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
 `tests/layouts.json` keeps. They prove nothing about what is right (other tests do), but show what a change has
 touched.
 
@@ -52,10 +52,13 @@ LAYOUTS = {  # ranks: the chapters' command lines
         f"pipeline --schedule 2bw --micro-batches 4 {MODEL}",
         f"parallel3d --pp 2 --tp 2 --sequence-parallel {EXACT}",
         f"parallel3d --dp 4 --zero 3 --shard 2 {EXACT}",
+        f"parallel3d --dp 1 --pp 1 --cp 2 --tp 2 --experts 4 --capacity 1.25 {EXACT}",
+        f"context_parallel --cp 2 --positions contiguous --dropout 0.1 {EXACT}",
     ),
     8: (
         f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {MODEL}",
         f"parallel3d --dp 4 --pp 2 --zero 3 --shard 2 --model llama {EXACT}",
+        f"parallel3d --dp 2 --pp 2 --cp 2 --tp 1 --zero 3 --experts 4 {EXACT}",
         f"zero_r --tp 4 --zero 1 --scattered {EXACT}",
     ),
 }
@@ -87,8 +90,8 @@ def test_numbers_stay(ranks: int, tmp_path: Path) -> None:
         assert now["bytes"] == kept[line]["bytes"], f"payload, memory or claims of {line}"
 
 
-def test_there_are_30() -> None:
-    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 30
+def test_there_are_33() -> None:
+    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 33
 
 
 if __name__ == "__main__":

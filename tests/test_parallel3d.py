@@ -403,6 +403,10 @@ BAD = [
         "--zero 1 --shard 2",
         "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3",
     ),
+    (4, "--ep 2", "--ep 2 divides experts, and there are none: use --experts 8"),
+    (4, "--experts 8 --ep 3 --dp 2 --tp 2", "2 ranks are not divisible by --ep 3: use --ep 2"),
+    (4, "--experts 2 --ep 4 --dp 4", "--ep 4 is more than --experts 2: use --ep 2"),
+    (4, "--experts 2 --top 3", "--top 3 is more than --experts 2: use --top 2"),
     (4, "--schedule pipedream", "--schedule"),
     (2, "--data nowhere.txt", "nowhere.txt"),
 ]

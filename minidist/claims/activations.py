@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from minidist.claims import experts
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
 from minidist.papers import chen, context, korthikanti, llama
@@ -50,6 +51,8 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
         else:
             f = llama.mlp_width(h)
             gone = korthikanti.bytes_freed_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
+        if run.model.experts:
+            gone += experts.more_than_an_mlp(run, rank, share.b * s)
         gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
         more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
         most[rank] += max(0, more) if share.layers else 0
@@ -64,7 +67,8 @@ def name_recomputation(recompute: str) -> str:
 def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
     """Bytes of a layer, by the formulas: its activations, or with "full" its input. The papers leave out the norms'
     statistics, which are kept in full precision: two numbers for each position and layer norm, one for each RMSNorm.
-    Where ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`)."""
+    Where ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`). A mixture of experts
+    keeps other things than an MLP (`minidist/papers/switch.py`)."""
     options, sequence = run.options, run.sequence_parallel
     h, a = options.width, options.heads
     p, wide = run.bytes.stored, run.bytes.computed
@@ -85,6 +89,8 @@ def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
             own = chunk_sizes(kv // t, run.layout.cp)[run.places[rank].context]
             shape = s, options.context, share.b, a // t, kv // t, h // a
             kept += context.kept_for_attention(run.scheme, own, *shape, p, wide)
+        if run.model.experts and recompute != "full":
+            kept += experts.more_than_an_mlp(run, rank, share.b * s)
         expected.append(kept)
     return expected
 

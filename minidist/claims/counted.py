@@ -4,6 +4,7 @@ A figure is counted at the paper's own N, or p and m. If the paper's model does 
 parameter are counted on a small model, and multiplied by the paper's Ψ.
 """
 
+import functools
 import json
 import os
 import shlex
@@ -14,12 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minidist import UsageError
-from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
-from minidist.nn.mixture import Routing, with_experts
 from minidist.papers import (
     chimera,
     deepseek_v3,
@@ -30,6 +30,7 @@ from minidist.papers import (
     megatron,
     mixtral,
     ptd,
+    ring_attention,
     switch,
     v_shapes,
     zero,
@@ -42,7 +43,7 @@ TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
 
 class Job(NamedTuple):
     """A chapter's command line, and for each figure, how to read it from the report, in the figure's unit. Without a
-    line nothing is run."""
+    line there is no report."""
 
     ranks: int
     line: str
@@ -228,24 +229,32 @@ def models() -> Job:
 # ---- mixtures of experts ---------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def held_by_ranks() -> dict[str, list[Any]]:
+    """Published mixtures, declared on 8 ranks that divide the experts: what each rank holds."""
+    names = [*mixtral.SHAPES, *map(str, range(len(deepspeed_moe.WIDTHS)))]
+    job = launch("minidist.programs.expert_parallel:count_published", 8, names, timeout=TIMEOUT)
+    return dict(zip(names, map(list, zip(*job.values, strict=True)), strict=True))
+
+
 def mixtures() -> Job:
-    """Their sizes: all parameters, and those of a token. One process counts them."""
+    """Their sizes: the parameters of all ranks, the dense ones once; and those of a token."""
 
-    def deepspeed(h: int) -> Callable[[Any], float]:
-        units = gpt(GPTConfig(51_200, 2048, 24, 16, h))
-        units[1:-1:2] = with_experts(units[1:-1:2], 128, Routing())  # in every other layer
-        return lambda _: (count_parameters(units) - 12 * 128 * h) / 1e9  # without gates
+    def everything(name: str, gates: bool) -> Callable[[Any], float]:
+        def read(_: Any) -> float:
+            of = held_by_ranks()[name]
+            dense = of[0]["dense"] - of[0]["routers"] * (not gates)  # on every rank
+            return (dense + sum(rank["experts"] for rank in of)) / 1e9
 
-    def llamas(of: mixtral.Shape, experts: int) -> Callable[[Any], float]:
-        dense = llama_units(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
-        others = of.layers * (of.experts - experts) * of.h  # a router knows all experts
-        return lambda _: (count_parameters(with_experts(dense, experts, Routing())) + others) / 1e9
+        return read
 
-    gives = [(figure, deepspeed(h)) for figure, h in zip(deepspeed_moe.FIGURES, deepspeed_moe.WIDTHS, strict=True)]
-    for name, (everything, active) in mixtral.SIZES.items():
-        of = mixtral.SHAPES[name]
-        gives += [(everything, llamas(of, of.experts)), (active, llamas(of, of.k))]
-    return Job(1, "", gives)
+    def of_token(name: str) -> Callable[[Any], float]:
+        return lambda _: held_by_ranks()[name][0]["of a token"] / 1e9
+
+    gives = [(figure, everything(str(i), gates=False)) for i, figure in enumerate(deepspeed_moe.FIGURES)]
+    for name, (whole, active) in mixtral.SIZES.items():
+        gives += [(whole, everything(name, gates=True)), (active, of_token(name))]
+    return Job(8, "", gives)
 
 
 def routed() -> Job:
@@ -257,8 +266,39 @@ def routed() -> Job:
     def most_hosts(report: Any) -> float:
         return max(i + 1 for rank in report["counted"] for i, tokens in enumerate(rank["hosts"]) if tokens)
 
+    def for_nothing(report: Any) -> float:
+        return most_hosts(report) * deepseek_v3.NVLINK / deepseek_v3.INFINIBAND
+
     uniform = switch.UNIFORM, lambda report: float(report["counted"][0]["uniform"])
-    return Job(8, line, [(deepseek_v3.MOST_HOSTS, most_hosts), uniform])
+    return Job(8, line, [(deepseek_v3.MOST_HOSTS, most_hosts), (deepseek_v3.FREE_EXPERTS, for_nothing), uniform])
+
+
+# ---- ring attention --------------------------------------------------------------------------------------------------
+
+
+def ring_attention_on(n: int) -> Job:
+    """Table 2, by what the last of n ranks sends and computes in a step of the ring: its queries see all keys that
+    come. From c tokens on, 4dc² operations take as long as the bytes of keys and values."""
+    c, heads, layers, batch = 32, 2, 2, 2
+    line = f"context_parallel --positions contiguous --steps 1 --width 16 --heads {heads} --layers {layers}"
+
+    def thousands(blocks: Callable[[float], float], flops: float, bandwidth: float) -> Callable[[Any], float]:
+        def read(report: Any) -> float:
+            last = report["counted"][-1]
+            operations = 4 * 16 / heads * sum(last["pairs"][1::n])  # a pair of query and key: two products of D
+            sent = report["sent"][-1]["keys and values forward"]["bytes"] / (n - 1)
+            return blocks((sent / c) / (operations / c**2) * flops / bandwidth / 1e3)
+
+        return read
+
+    gives: list[tuple[Figure, Callable[[Any], float]]] = []
+    for device, (flops, bandwidth) in ring_attention.DEVICES.items():
+        block, sequence = (of for of in ring_attention.FIGURES if of.cell.startswith(f"{device}, "))
+        if not block.differs:
+            both = flops * 1e12, bandwidth * 1e9
+            gives.append((block, thousands(lambda c: c, *both)))
+            gives.append((sequence, thousands(ring_attention.tokens_held, *both)))
+    return Job(n, f"{line} --context {n * c} --batch {batch}", gives)
 
 
 JOBS = [
@@ -271,4 +311,5 @@ JOBS = [
     models(),
     mixtures(),
     routed(),
+    ring_attention_on(4),
 ]

@@ -1,93 +1,164 @@
 """What the FSDP paper says of a run, next to what it held, sent, and read off its clock."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims import experts
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.experts import Stored
 from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.claims.zero import memory_claims, states_claims, traffic_claims
 from minidist.cli.tables import number, say
 from minidist.layout import Layout
-from minidist.papers import chen, fsdp
+from minidist.papers import chen, fsdp, models, zero
 from minidist.papers.collectives import ring_all_reduce
 
 HYBRID = "2M(W-G)/(GW)"
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the papers say of this run."""
+class Blocks(NamedTuple):
+    """Bytes of keys and values on their way, if ranks divide the sequences: at most, of one rank."""
+
+    backward: float = 0
+    validation: float = 0
+
+
+def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), others: float | None = None) -> list[Claim]:
+    """What the papers say of this run. held: claims about activations. others: bytes that all ranks send for other
+    purposes, if there are any."""
     if run.options.strategy == "no_shard":
-        return [*memory_claims(run, stage=0), whole_layers_peak(run), *traffic_claims(run, stage=0)]
-    # On each host as if there were no other.
-    states = memory_claims(replace(run, layout=Layout(dp=run.layout.shard)), stage=3)
-    return [*states, *passing_claims(run), whole_layers_peak(run), *sent_claims(run), *time_claims(run)]
+        return [*memory_claims(run, stage=0), *held, *traffic_claims(run, stage=0)]
+    return [*states(run), *passing_claims(run, blocks), *held, *sent_claims(run, others), *time_claims(run)]
 
 
-def passing_claims(run: Run) -> list[Claim]:
+# ---- who has what ----------------------------------------------------------------------------------------------------
+
+
+def dividing(run: Run) -> int:
+    """F: the ranks that divide a unit. Those that divide the sequences do, too."""
+    return run.layout.shard * run.layout.cp
+
+
+def units_of(run: Run, rank: int) -> list[list[Stored]]:
+    """The Flats of each unit. F/P ranks divide those of the experts that they have."""
+    f = dividing(run)
+    [whole] = run.model.without_experts()
+    units = [[Stored(models.padded(sum(both), f), f)] for both in whole]
+    if run.model.experts:
+        for unit in units[1:-1]:
+            unit.append(experts.stored(run)[rank])
+    return units
+
+
+def sizes_of(run: Run, rank: int) -> list[int]:
+    """ψ: the elements of each unit, padded."""
+    return [sum(of.size for of in unit) for unit in units_of(run, rank)]
+
+
+def once(unit: Sequence[Stored], times: int = 1) -> float:
+    """Elements that a rank sends for a gather or a reduce-scatter of a unit, or several."""
+    return sum(fsdp.volume(of.size, of.among, times) for of in unit)
+
+
+# ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+def states(run: Run) -> list[Claim]:
+    """Model states: on each host as if there were no other."""
+    if not run.model.experts:
+        return memory_claims(replace(run, layout=Layout(dp=dividing(run))), stage=3)
+    p, k, held = run.bytes.stored, run.optimizer_bytes, []
+    for rank in range(run.ranks):
+        psi = sum(of.shard for unit in units_of(run, rank) for of in unit)
+        held.append(zero.ModelStates(p * psi, p * psi, k * psi))
+    return states_claims(run, held, 3, "", "(Ψd/F+Ψe/(F/P))")
+
+
+def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
     """What is held of whole units. A tied embedding, which the head also reads, is held along with each other unit."""
-    options, p, f = run.options, run.bytes.stored, run.layout.shard
-    units, psi, tied = run.model.units(f), run.model.parameters(f), " + ψ_emb" * run.model.tied
+    options, p, ranks = run.options, run.bytes.stored, range(run.ranks)
+    tied = " + ψ_emb" * run.model.tied
     ahead = options.forward_prefetch or options.backward_prefetch == "pre"
     window = options.prefetch + 1 if ahead else options.prefetch if options.backward_prefetch == "post" else 1
-    gathered, formula = window_parameters(run, window), f"{p}·(max of {window} ψ{tied})"
+    gathered, formula = [window_parameters(run, rank, window) for rank in ranks], f"{p}·(max of {window} ψ{tied})"
+    everything = [sum(sizes_of(run, rank)) for rank in ranks]
     if options.strategy == "shard_grad_op":
-        gathered, formula = psi, f"{p}Ψ"
-    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (window_parameters(run, 1), f"{p}·(max ψ{tied})")
-    arriving = max(units) * (f - 1) // f
+        gathered, formula = everything, f"{p}Ψ"
+    bucket, held = [window_parameters(run, rank, 1) for rank in ranks], f"{p}·(max ψ{tied})"
+    if options.no_sync:
+        bucket, held = everything, f"{p}Ψ"
+    whole = [p * n for n in gathered], [p * n for n in bucket]
+    arriving = [arriving_bytes(run, rank, of) for rank, of in enumerate(blocks or [Blocks()] * run.ranks)]
+    name, letters = ("shards and blocks", " + blocks") if blocks else ("shards to be summed", "")
     return [
-        on_each_rank("FSDP §3.4", "gathered at a time", formula, p * gathered, run.memory_of("gathered"), "bytes"),
-        on_each_rank("FSDP §3.3.4", "whole gradients", held, p * bucket, run.memory_of("bucket"), "bytes"),
-        on_each_rank(
-            "in addition", "shards to be summed", f"{p}·max ψ(F-1)/F", p * arriving, run.memory_of("messages"), "bytes"
-        ),
+        on_each_rank("FSDP §3.4", "gathered at a time", formula, whole[0], run.memory_of("gathered"), "bytes"),
+        on_each_rank("FSDP §3.3.4", "whole gradients", held, whole[1], run.memory_of("bucket"), "bytes"),
+        on_each_rank("in addition", name, f"{p}·max ψ(F-1)/F{letters}", arriving, run.memory_of("messages"), "bytes"),
     ]
 
 
-def window_parameters(run: Run, window: int) -> int:
+def arriving_bytes(run: Run, rank: int, blocks: Blocks) -> float:
+    """The most that is on its way to a rank at a time. It is the other ranks' parts of its shards of a unit. In a
+    layer's backward blocks of keys and values are added to those of the unit above. In validation there are such blocks
+    of all sequences."""
+    parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in units_of(run, rank)]
+    return max(*parts, *(above + blocks.backward for above in parts[2:]), blocks.validation)
+
+
+def window_parameters(run: Run, rank: int, window: int) -> int:
     """Parameters of the largest run of `window` consecutive units, plus those of a tied embedding."""
-    units = run.model.units(run.layout.shard)
+    units = sizes_of(run, rank)
     always = units.pop(0) if run.model.tied else 0
     return always + max(sum(units[i : i + window]) for i in range(len(units)))
 
 
-def sent_claims(run: Run) -> list[Claim]:
+def sent_claims(run: Run, others: float | None) -> list[Claim]:
     """What a rank sends in a step: by phase, to other hosts, and together."""
-    p, f, hosts = run.bytes.stored, run.layout.shard, run.layout.hosts
-    host = [place.host for place in run.places]
-    psi, collectives = run.model.parameters(f), collectives_of(run)
-    claims = []
+    p, f, hosts, ranks = run.bytes.stored, dividing(run), run.layout.hosts, range(run.ranks)
+    host, units = [place.host for place in run.places], [units_of(run, rank) for rank in ranks]
+    collectives, claims = collectives_of(run), []
     for phase, times in collectives.items():
-        formula, elements = f"{p}·{times if times != 1 else ''}Ψ(F-1)/F", fsdp.volume(psi, f, times)
-        claims.append(on_each_rank("FSDP §3.2.1", phase, formula, p * elements, run.sent_in(phase), "bytes"))
-    again = regathered_elements(run)
-    if again:
+        formula, sent = (
+            f"{p}·{times if times != 1 else ''}Ψ(F-1)/F",
+            [p * sum(once(u, times) for u in of) for of in units],
+        )
+        claims.append(on_each_rank("FSDP §3.2.1", phase, formula, sent, run.sent_in(phase), "bytes"))
+    again = [p * regathered_elements(run, rank) for rank in ranks]
+    if any(again):
         formula, counted = f"{p}·Ψ_again(F-1)/F", run.sent_in("all-gather again")
-        claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, p * again, counted, "bytes"))
-    rings = [ring_all_reduce(unit // f, hosts).sent for unit in run.model.units(f)]
-    across = [p * sum(sent[i] for sent in rings) for i in range(hosts)]  # from each rank of the i-th host
-    if hosts > 1:
-        outside = [sum(sent for peer, sent in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
-        promised = [across[i] for i in host]
-        claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, promised, outside, "bytes"))
+        claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, again, counted, "bytes"))
+    shards = [[of.shard for unit in of_rank for of in unit] for of_rank in units]
+    across = [p * sum(ring_all_reduce(shard, hosts).sent[host[rank]] for shard in shards[rank]) for rank in ranks]
+    if hosts > 1 and others is None:
+        outside = [sum(n for peer, n in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
+        claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, across, outside, "bytes"))
     norm = 8 * (f - 1)  # a float64 for each of the other shards; the paper leaves it out
-    inside = p * (fsdp.volume(psi, f, sum(collectives.values())) + again) + norm
-    gathers = f"({sum(collectives.values())}Ψ+Ψ_again)" if again else f"{sum(collectives.values())}Ψ"
+    each = sum(collectives.values())
+    inside = [p * sum(once(unit, each) for unit in units[rank]) + again[rank] + norm for rank in ranks]
+    gathers = f"({each}Ψ+Ψ_again)" if any(again) else f"{each}Ψ"
     formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
-    sent = [run.sent_by(rank) for rank in range(run.ranks)]
-    for name, counted, from_host in (("all that is sent", sent, 0), ("all that arrives", run.received, -1)):
-        in_all = [inside + across[(i + from_host) % hosts] for i in host]
+    everything = [run.sent_by(rank) for rank in ranks]
+    if others is not None:
+        total = sum(inside) + sum(across) + others
+        for name, nbytes in (("sent in all", sum(everything)), ("arrived in all", sum(run.received))):
+            claims.append(Claim("together", name, "nothing else", total, nbytes, "bytes", "all ranks"))
+        return claims
+    for name, counted, from_host in (("all that is sent", everything, 0), ("all that arrives", run.received, -1)):
+        by_host = [across[(host[rank] + from_host) % hosts * f] for rank in ranks]
+        in_all = [mine + other for mine, other in zip(inside, by_host, strict=True)]
         claims.append(on_each_rank("together", name, formula, in_all, counted, "bytes"))
     return claims
 
 
-def regathered_elements(run: Run) -> float:
-    """Elements that each rank sends so that layers can run again (papers/chen.py): none if it still holds them."""
-    options, f = run.options, run.layout.shard
+def regathered_elements(run: Run, rank: int) -> float:
+    """Elements that a rank sends so that layers can run again (papers/chen.py): none if it still holds them."""
+    options = run.options
     if options.strategy == "shard_grad_op":
         return 0
     layers = options.accumulate * chen.count_regathered_layers(options.recompute, options.layers)
-    return fsdp.volume(run.model.units(f)[1], f, layers)
+    return once(units_of(run, rank)[1], layers)
 
 
 def collectives_of(run: Run) -> dict[str, int]:
@@ -108,16 +179,16 @@ def time_claims(run: Run) -> list[Claim]:
     if options.prefetch > 1 or options.recompute not in ("none", "selective", "full"):
         return []
     formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[options.backward_prefetch]}"
-    counted = [rank["time"] for rank in run.counted]
-    return [on_each_rank("FSDP §3.3", "a step's time", formula, time(run), counted, "units of time")]
+    counted, promised = [rank["time"] for rank in run.counted], [time(run, rank) for rank in range(run.ranks)]
+    return [on_each_rank("FSDP §3.3", "a step's time", formula, promised, counted, "units of time")]
 
 
-def time(run: Run) -> float:
+def time(run: Run, rank: int) -> float:
     """Of all forwards and backwards of a step. In a unit of time, a rank runs one parameter's forward, or half its
     backward, or sends it."""
     options, times, tied = run.options, collectives_of(run), run.model.tied
-    forward, backward = unit_times(run)
-    units = [fsdp.volume(psi, run.layout.shard, 1) for psi in run.model.units(run.layout.shard)]
+    forward, backward = unit_times(run, rank)
+    units = [once(unit) for unit in units_of(run, rank)]
     again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
     nothing = [0.0] * len(units)
     total = 0.0
@@ -130,9 +201,10 @@ def time(run: Run) -> float:
     return total
 
 
-def unit_times(run: Run) -> tuple[list[float], list[float]]:
+def unit_times(run: Run, rank: int) -> tuple[list[float], list[float]]:
     """The time of each unit's forward and backward. Recomputation counts as equal shares of the blocks' backwards."""
-    forward: list[float] = [*run.model.units(run.layout.shard)[:-1], run.model.read_by_head(run.layout.shard)]
+    first, *others, last = sizes_of(run, rank)
+    forward: list[float] = [first, *others, last + first * run.model.tied]
     embedding, *blocks, head = forward
     again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
@@ -143,25 +215,25 @@ def unit_times(run: Run) -> tuple[list[float], list[float]]:
 
 def print_closing(run: Run) -> None:
     """The letters, what overlap saves, and the paper's own figure for hybrid sharding."""
-    options, w, f = run.options, run.ranks, run.layout.shard
+    options, w, f = run.options, run.ranks, dividing(run)
     if options.strategy == "no_shard":
         print_zero_closing(run)
         return
-    psi = number(run.model.parameters(f))
+    psi = number(sum(sizes_of(run, 0)))
     print(f"F = {f} of W = {w} ranks divide Ψ parameters, {psi} with each unit's padding; ψ: of")
     print("a unit, ψ_emb: of the embedding. In a unit of time a rank runs a parameter's")
     print("forward, half its backward, or sends it: f, b; g to gather, r to reduce-scatter.")
     print_overlap(run)
     if f < w:
-        print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
+        print_across_hosts(run.bytes.stored * sum(sizes_of(run, 0)), w, f)
     say(f"Figures of the paper that come out: {count_agreeing(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire is hidden by computation."""
-    f, collectives = run.layout.shard, sum(collectives_of(run).values())
-    wire = fsdp.volume(run.model.parameters(f), f, collectives) + regathered_elements(run)
-    computed = run.options.accumulate * sum(map(sum, unit_times(run)))
+    collectives = sum(collectives_of(run).values())
+    wire = sum(once(unit, collectives) for unit in units_of(run, 0)) + regathered_elements(run, 0)
+    computed = run.options.accumulate * sum(map(sum, unit_times(run, 0)))
     waited = run.counted[0]["time"] - computed
     hidden = f"{1 - waited / wire:.0%}" if wire else "none"
     print(f"A step's forwards and backwards: {number(computed)} to compute, {number(waited)} to wait")

@@ -26,22 +26,21 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
 
 
-def states_claims(run: Run, held: Sequence[int], n: int, stage: int, among: str) -> list[Claim]:
-    """The same formulas for the part of the model that other axes leave to each rank, divided among n ranks.
+def states_claims(run: Run, states: Sequence[zero.ModelStates], stage: int, whole: str, divided: str) -> list[Claim]:
+    """The same formulas for the part of the model that other axes leave to each rank.
 
-    among: the letter for n in the formulas."""
+    whole, divided: the letters of the formulas, before and after the stage divides it."""
     p, k = run.bytes.stored, run.optimizer_bytes
-    states = [zero.model_states(psi, n, stage, p, p, k) for psi in held]
     return [
         on_each_rank(
             f"ZeRO §5.{max(stage, 1)}",
             kind,
-            f"{factor}Ψr/{among}" if stage >= divided else f"{factor}Ψr",
+            f"{factor}{divided if stage >= divides else whole}",
             [getattr(state, kind) for state in states],
             run.memory_of(kind),
             "bytes",
         )
-        for kind, factor, divided in (("parameters", p, 3), ("gradients", p, 2), ("optimizer", k, 1))
+        for kind, factor, divides in (("parameters", p, 3), ("gradients", p, 2), ("optimizer", k, 1))
     ]
 
 

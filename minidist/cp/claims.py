@@ -7,6 +7,8 @@ from typing import NamedTuple
 from minidist import UsageError
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.fsdp import Blocks
+from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
@@ -33,10 +35,6 @@ def check_context(options: Options, n: int, t: int = 1) -> None:
         raise UsageError(
             f"--scheme ulysses gives each rank whole key/value heads, and there are {kv_heads}{each}, for {n} ranks:"
             f" use --cp {kv_heads} or --scheme ring"
-        )
-    if options.dropout:
-        raise UsageError(
-            f"--dropout {options.dropout:g} drops probabilities, which no rank has for whole sequences: leave it out"
         )
 
 
@@ -90,6 +88,17 @@ def group_of(run: Asked) -> int:
     return int(run.options.heads // kv_heads_of(run.options))
 
 
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: all have the whole model, or divide it, and work on a part of each sequence."""
+    o, n, p = asked.options, asked.ranks, asked.bytes.stored
+    embedding, layer, *_, head = asked.model.units(n)
+    states = zero.model_states(asked.model.parameters(n), n, o.zero, p, p, asked.optimizer_bytes)
+    both = embedding if asked.model.tied else 0
+    shares = [Share(part.b, o.layers, length=part.c) for part in parts_of(asked, o.batch // o.accumulate)]
+    places = [Place(states, share, embedding, layer, head, both, o.zero) for share in shares]
+    return at_places(asked, 1, places, ["keys and values on their way"])
+
+
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +108,7 @@ def held_claims(run: Run) -> list[Claim]:
     recompute = "none" if o.recompute == "selective" else o.recompute
     parts = parts_of(run, o.batch // o.accumulate)
     shares = [Share(part.b, o.layers, length=part.c) for part in parts]
-    of, kept = chen.after_forward(recompute, o.layers), layer_bytes(run, 1, shares, "none", dropout=False)
+    of, kept = chen.after_forward(recompute, o.layers), layer_bytes(run, 1, shares, "none", o.dropout > 0)
     given = layer_bytes(run, 1, shares, "full", dropout=False)
     after = [of.inputs * x + of.layers * layer for x, layer in zip(given, kept, strict=True)]
     most = [chen.peak_bytes(recompute, o.layers, x, layer) for x, layer in zip(given, kept, strict=True)]
@@ -115,18 +124,26 @@ def held_claims(run: Run) -> list[Claim]:
 def message_bytes(run: Run) -> tuple[str, list[float]]:
     """The most that is on its way, sent or received, at a time: a formula, and its value for each rank. Validation
     takes all sequences of a step at once, but only forward."""
+    o, p = run.options, run.bytes.stored
+    formula = {"ring": f"4·{2 * p}gbch", "all-gather": f"2·{2 * p}gbsh"}.get(o.scheme, f"2·{p}(1+2g)bch")
+    return formula, [max(of) for of in blocks(run)]
+
+
+def blocks(run: Run) -> list[Blocks]:
+    """On each rank, in a backward, and in validation."""
     o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options), depth_of(run)
-    both = zip(parts_of(run, o.batch // o.accumulate), parts_of(run, o.batch), strict=True)
-    each: list[float]
-    if o.scheme == "ring":  # two rooms for keys and values; in the backward two more, for their gradients
-        each = [2 * kv * d * p * max(part.of) * max(4 * part.b, 2 * whole.b) for part, whole in both]
-        return f"4·{2 * p}gbch", each
-    if o.scheme == "all-gather":  # all keys and values; in the backward all gradients, and all sums
-        each = [2 * kv * d * p * o.context * max(2 * part.b, whole.b) for part, whole in both]
-        return f"2·{2 * p}gbsh", each
-    wide = d * p * (group_of(run) + 2)
-    each = [wide * whole.b * (kv * whole.c + whole.heads[whole.rank] * o.context) for _, whole in both]
-    return f"2·{p}(1+2g)bch", each
+    wide, found = d * p * (group_of(run) + 2), []
+    for part, whole in zip(parts_of(run, o.batch // o.accumulate), parts_of(run, o.batch), strict=True):
+        if o.scheme == "ring":  # two rooms for keys and values; in the backward two more, for their gradients
+            room = 2 * kv * d * p * max(part.of)
+            found.append(Blocks(4 * part.b * room, 2 * whole.b * room))
+        elif o.scheme == "all-gather":  # all keys and values; in the backward all gradients, and all sums
+            room = 2 * kv * d * p * o.context
+            found.append(Blocks(2 * part.b * room, whole.b * room))
+        else:
+            room = wide * (kv * whole.c + whole.heads[whole.rank] * o.context)
+            found.append(Blocks(part.b * room, whole.b * room))
+    return found
 
 
 # ---- what is computed ------------------------------------------------------------------------------------------------
@@ -212,9 +229,9 @@ def attention_bytes(run: Asked) -> list[float]:
     return [o.accumulate * o.layers * p * elements for elements in each]
 
 
-def traffic_claims(run: Run) -> list[Claim]:
-    """By phase; and nothing else. Layers that run again repeat their forward."""
-    o, p, n = run.options, run.bytes.stored, run.ranks
+def attention_claims(run: Run) -> tuple[list[Claim], float]:
+    """By phase, and what all ranks send in them. Layers that run again repeat their forward."""
+    o, p = run.options, run.bytes.stored
     again = chen.runs_again(o.recompute, o.layers)
     made, everything = [], 0.0
     for phase, (formula, elements) in context_elements(run, parts_of(run, o.batch // o.accumulate)).items():
@@ -225,6 +242,13 @@ def traffic_claims(run: Run) -> list[Claim]:
             on_each_rank(SOURCES[o.scheme], phase, f"{letters}·{p}b·{formula}", sent, run.sent_in(phase), "bytes")
         )
         everything += sum(sent)
+    return made, everything
+
+
+def traffic_claims(run: Run) -> list[Claim]:
+    """By phase; and nothing else."""
+    o, p, n = run.options, run.bytes.stored, run.ranks
+    made, everything = attention_claims(run)
     regathered = chen.count_regathered_layers(o.recompute, o.layers) * run.model.units(n)[1]
     for phase, number in zero.volume(run.model.parameters(n), n, o.zero, o.accumulate, 0, regathered).items():
         formula = f"{p}·{'2' if 'reduce g' in phase and not o.zero else ''}Ψ(W-1)/W"

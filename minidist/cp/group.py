@@ -1,6 +1,6 @@
 """The ranks that divide the positions of each sequence among them, and the memory for what they send each other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from minidist import ring
 from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
+from minidist.nn.attend import Drop, keys_first
+from minidist.nn.layers import Attention, Batch
 from minidist.nn.tensor import Array, Nobody, Pool
 
 
@@ -39,6 +41,23 @@ class Group:
     def rooms(self, k: Array, sizes: Sequence[int]) -> "Rooms":
         """For keys and values of ranks that have these numbers of positions. k (B, Hkv, 1, any, D)."""
         return Rooms(self, k.shape[:-2], k.shape[-1], max(sizes))
+
+
+Masks = Callable[..., Drop | None]  # of the probabilities of all keys, for some queries and perhaps some heads
+
+
+def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> Drop | None:
+    """Dropout of these probabilities. A mask is drawn as a whole, as² numbers, so that it is the same on any number of
+    ranks."""
+    p, s = batch.drop_probability(of.p), batch.at.length
+    if p == 0:
+        return None
+    mask = batch.mask(of.name, p, (of.heads, s, s), of.part)[:, :, queries]
+    return Drop(keys_first(mask, of.kv_heads)[:, :, kv_heads or slice(None)], p)
+
+
+def no_mask(queries: Array, kv_heads: range | None = None) -> None:
+    """Without dropout."""
 
 
 class Rooms:

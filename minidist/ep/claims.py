@@ -1,11 +1,14 @@
 """What the papers say about expert parallelism, next to what a run held, sent and routed."""
 
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from minidist.claims import experts
+from minidist.claims.activations import Share, keep_after_forward, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.cli.tables import make_table, say, show
 from minidist.command import Job
@@ -13,42 +16,27 @@ from minidist.engine import Engine
 from minidist.nn.layers import Batch, Block
 from minidist.nn.mixture import Mixture, balance, choose, softmax
 from minidist.nn.tensor import Tensor
-from minidist.papers import chen, deepspeed_moe, mixtral, models, switch, zero
-from minidist.papers.collectives import chunk_sizes, ring_all_reduce
+from minidist.papers import chen, context, deepspeed_moe, mixtral, models, switch, zero
+from minidist.papers.collectives import chunk_sizes
 
-TOKENS = ("dispatch forward", "combine forward", "dispatch backward", "combine backward")
+STATES = ("parameters", "gradients", "optimizer")
 
 
 def claims(run: Run) -> list[Claim]:
+    shares = shares_of(run)
     return [
         *sizes(run),
         *memory(run),
-        *all_to_alls(run),
-        *exchanges(run),
+        *activations(run, shares),
+        *all_to_alls(run, shares),
+        *exchanges(run, shares),
         *data_axis(run),
         *together(run),
         *routing(run),
     ]
 
 
-# ---- which rank holds what: ranks are numbered here once more, and the layout is asked only for sizes ----------------
-
-
-def places(run: Asked) -> list[int]:
-    """Each rank's number among the P ranks that divide the experts: they are next to each other."""
-    return [rank % run.layout.ep for rank in range(run.ranks)]
-
-
-def experts_here(run: Asked) -> list[int]:
-    """Experts of a layer on each rank."""
-    sizes = chunk_sizes(run.options.experts, run.layout.ep)
-    return [sizes[place] for place in places(run)]
-
-
-def group_of(run: Asked, rank: int) -> range:
-    """The P ranks that divide the experts among them, this one included."""
-    first = rank - places(run)[rank]
-    return range(first, first + run.layout.ep)
+# ---- what is held ----------------------------------------------------------------------------------------------------
 
 
 def one_expert(run: Asked) -> int:
@@ -66,17 +54,13 @@ def dense_units(run: Asked) -> list[int]:
 
 def expert_units(run: Asked, rank: int) -> list[int]:
     """Parameters of the experts that a rank has in each layer, padded: N/P ranks share them."""
-    size = experts_here(run)[rank] * one_expert(run)
-    return [models.padded(size, run.ranks // run.layout.ep)] * run.options.layers
-
-
-# ---- what is held ----------------------------------------------------------------------------------------------------
+    return [experts.stored(run)[rank].size] * run.options.layers
 
 
 def sizes(run: Run) -> list[Claim]:
     """All parameters, each once; and those that a token goes through."""
     seen = run.counted
-    everything = seen[0]["dense"] + sum(seen[rank]["experts"] for rank in group_of(run, 0))
+    everything = seen[0]["dense"] + sum(seen[rank]["experts"] for rank in experts.group_of(run, 0))
     active = seen[0]["dense"] + seen[0]["active experts"]
     psi = f"Ψ + l((E-1)ψ{'ₑ'} + Eh)"
     return [
@@ -90,91 +74,96 @@ def memory(run: Run) -> list[Claim]:
     o, n, copies = run.options, run.ranks, run.ranks // run.layout.ep
     p, k = run.bytes.stored, run.optimizer_bytes
     dense = zero.model_states(sum(dense_units(run)), n, o.zero, p, p, k)
-    experts = [zero.model_states(sum(expert_units(run, rank)), copies, o.zero, p, p, k) for rank in range(n)]
+    routed = [zero.model_states(sum(expert_units(run, rank)), copies, o.zero, p, p, k) for rank in range(n)]
     found = []
     for kind, factor, divided in (("parameters", p, 3), ("gradients", p, 2), ("optimizer", k, 1)):
-        expected = [getattr(dense, kind) + getattr(of, kind) for of in experts]
+        expected = [getattr(dense, kind) + getattr(of, kind) for of in routed]
         formula = f"{factor}(Ψd/N + Ψe/(N/P))" if o.zero >= divided else f"{factor}(Ψd + Ψe)"
         found.append(on_each_rank("DeepSpeed-MoE §4", kind, formula, expected, run.memory_of(kind), "bytes"))
     return found
 
 
+def activations(run: Run, shares: Sequence[Share]) -> list[Claim]:
+    """What layers keep after a forward, and at most. Without a capacity, each step keeps as many rows as its routers
+    choose: then the last forward's layers are compared, if all keep everything."""
+    o, t, dropout = run.options, run.layout.tp, run.options.dropout > 0
+    made = []
+    if o.capacity is not None or chen.after_forward(o.recompute, o.layers).layers in (0, o.layers):
+        expected = [round(nbytes, 6) for nbytes in keep_after_forward(run, t, shares, dropout)]
+        counted = [counts["layer_activations"] for counts in run.counted]
+        made.append(on_each_rank("Switch §2.2", "layers keep", "l·layer(rows)", expected, counted, "bytes"))
+    if o.capacity is not None:
+        made.append(peak_of_layers(run, t, shares))
+    return made
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: its experts, and its share of everything else or all of it."""
+    o, n, copies = asked.options, asked.ranks, experts.copies(asked)
+    p, k = asked.bytes.stored, asked.optimizer_bytes
+    embedding, layer, *_, head = dense_units(asked)
+    both, places = embedding if asked.model.tied else 0, []
+    for rank, share in enumerate(shares_of(asked)):
+        routed = expert_units(asked, rank)
+        each = [
+            zero.model_states(sum(of), by, o.zero, p, p, k) for of, by in ((dense_units(asked), n), (routed, copies))
+        ]
+        states = zero.ModelStates(*(sum(getattr(of, kind) for of in each) for kind in STATES))
+        places.append(Place(states, share, embedding, layer + routed[0], head, both, o.zero))
+    return at_places(asked, 1, places, ["rows beyond the mean of all experts"] * (o.capacity is None))
+
+
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def forwards(run: Asked) -> tuple[int, int]:
-    """Forwards of mixtures in a step, and of these those that run again."""
-    o = run.options
+def forwards(run: Asked, shares: Sequence[Share]) -> list[tuple[int, int]]:
+    """Forwards of each rank's mixtures in a step, and of these those that run again."""
+    return [(run.passes * (of.layers + of.layers_again), run.passes * of.layers_again) for of in shares]
+
+
+def shares_of(run: Asked) -> list[Share]:
+    """What each rank works on, if all have all layers."""
+    o, cp = run.options, run.layout.cp
     again = chen.runs_again(o.recompute, o.layers)
-    return o.accumulate * (o.layers + again), o.accumulate * again
+    rows = chunk_sizes(o.batch // o.accumulate, run.layout.dp)
+    lengths = context.sizes(o.context, cp, o.positions) if cp > 1 else [None]
+    return [
+        Share(rows[share], o.layers, layers_again=again, length=lengths[place.context])
+        for share, place in zip(run.data_shares, run.places, strict=True)
+    ]
 
 
-def room(run: Asked) -> int | None:
-    """C."""
-    o = run.options
-    if o.capacity is None:
-        return None
-    return switch.capacity(mean_tokens(run), o.experts, o.top, o.capacity)
-
-
-def mean_tokens(run: Asked) -> Fraction:
-    """T: tokens of a rank in a micro-batch, on average."""
-    o = run.options
-    return Fraction(o.batch // o.accumulate * o.context, run.ranks)
-
-
-def rows(run: Run) -> tuple[list[int], str]:
-    """Rows that each rank sends to experts' ranks, or back, in a step; and the formula."""
-    o, p = run.options, run.layout.ep
-    every, again = forwards(run)
-    times = f"{'l·' if o.recompute == 'none' else ''}4" if not again else "(4l+2r)" if o.recompute == "log" else "l·6"
-    if o.capacity is not None:
-        both = zip(*switch.rows_of_capacity(mean_tokens(run), o.experts, o.top, o.capacity, p), strict=True)
-        there_and_back = [going + coming for going, coming in both]
-        whole = o.top * Fraction(str(o.capacity)) * mean_tokens(run) / o.experts
-        formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
-        return [(2 * every - again) * there_and_back[place] for place in places(run)], formula
-    sent = [0] * run.ranks
-    for first in range(0, run.ranks, p):
-        for name in ("forwards", "last"):  # each forward sends what goes out and back; the last one's backward, too
-            for chosen in zip(*(run.counted[rank][name] for rank in group_of(run, first)), strict=True):
-                for i, (going, coming) in enumerate(zip(*switch.rows_without_capacity(chosen), strict=True)):
-                    sent[first + i] += going + coming
-    return sent, f"{times.replace('4', '2').replace('6', '3')}(out + in)h"
-
-
-def all_to_alls(run: Run) -> list[Claim]:
+def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Their number, and what they send."""
     o, p = run.options, run.layout.ep
-    every, again = forwards(run)
-    number_of = 2 * (2 * every - again) // o.accumulate if p > 1 else 0
-    messages = [n / max(1, p - 1) / o.accumulate for n in run.sent_in(*TOKENS, count="messages")]
-    times = "4l" if not again else "4l+2r" if o.recompute == "log" else "6l"
-    elements, formula = rows(run)
+    messages = [n / max(1, p - 1) / run.passes for n in run.sent_in(*experts.TOKENS, count="messages")]
+    number_of = [(4 * share.layers + 2 * share.layers_again) * (p > 1) for share in shares]
+    times = "4l" if not any(share.layers_again for share in shares) else "4l+2r" if o.recompute == "log" else "6l"
+    elements, formula = experts.rows(run, forwards(run, shares))
     expected = [size * o.width for size in elements]
-    counted = [nbytes / run.bytes.stored for nbytes in run.sent_in(*TOKENS)]
+    counted = [nbytes / run.bytes.stored for nbytes in run.sent_in(*experts.TOKENS)]
     return [
         on_each_rank("GShard §3", "all-to-alls", times, number_of, messages, ""),
         on_each_rank("GShard §3", "dispatch, combine", formula, expected, counted, "elements"),
     ]
 
 
-def exchanges(run: Run) -> list[Claim]:
+def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Numbers for each expert: how many rows will come, if no capacity says so; and how often each was chosen."""
-    counts, shares = numbers_sent(run)
+    counts, chosen = experts.numbers_sent(run, forwards(run, shares))
     return [
         on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a forward", counts, run.sent_in("counts"), "bytes"),
         on_each_rank(
-            "Switch eq. 5", "shares of choices", "8·2E(N-1)/N likewise", shares, run.sent_in("balance"), "bytes"
+            "Switch eq. 5", "shares of choices", "8·2E(N-1)/N likewise", chosen, run.sent_in("balance"), "bytes"
         ),
     ]
 
 
-def numbers_sent(run: Asked) -> tuple[list[int], list[int]]:
-    """The bytes of either, on each rank."""
-    o, (every, _) = run.options, forwards(run)
-    counts = [8 * every * (o.experts - here) * (o.capacity is None) for here in experts_here(run)]
-    return counts, [8 * every * sent * (o.balance > 0) for sent in ring_all_reduce(o.experts, run.ranks).sent]
+def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
+    """All of that, of all ranks."""
+    rows, _ = experts.rows(run, forwards(run, shares))
+    numbers = experts.numbers_sent(run, forwards(run, shares))
+    return sum(rows) * run.options.width * run.bytes.stored + sum(map(sum, numbers))
 
 
 def volumes(run: Run, rank: int) -> dict[str, float]:
@@ -211,9 +200,7 @@ def data_axis(run: Run) -> list[Claim]:
 def together(run: Run) -> list[Claim]:
     """The norm, which counts every expert once; and that nothing else was sent."""
     n, p = run.ranks, run.bytes.stored
-    rows_sent, _ = rows(run)
-    expected = sum(p * size * run.options.width for size in rows_sent) + 8 * (n - 1) * n
-    expected += sum(map(sum, numbers_sent(run)))
+    expected = bytes_sent(run, shares_of(run)) + 8 * (n - 1) * n
     expected += sum(round(p * sent) for rank in range(n) for sent in volumes(run, rank).values())
     payload = sum(run.sent_by(rank) for rank in range(n))
     return [
@@ -228,7 +215,7 @@ def together(run: Run) -> list[Claim]:
 
 def routing(run: Run) -> list[Claim]:
     o, seen = run.options, run.counted
-    full = [sum(switch.dropped(chosen, room(run)) for chosen in of["forwards"]) for of in seen]
+    full = [sum(switch.dropped(chosen, experts.room(run)) for chosen in of["forwards"]) for of in seen]
     found = [
         on_each_rank("Switch eq. 3", "choices dropped", "Σ max(0, load-C)", full, [of["dropped"] for of in seen], "")
     ]
@@ -237,10 +224,10 @@ def routing(run: Run) -> list[Claim]:
         cases = ("uniform", "α", [1 / e] * e), ("collapsed", "αE/k", [1 / k] * k + [0] * (e - k))
         for name, formula, prob in cases:
             expected = round(switch.balance(o.balance, [1 / k] * k + [0] * (e - k), prob), 12)
-            counted = [round(of[name], 12) for of in seen]
+            counted = [round(of[name], 12) for of in seen if name in of]  # a stage may have no layer
             found.append(on_each_rank("Switch eq. 4", f"balance, {name}", formula, expected, counted, ""))
-    if o.host_limit:
-        beyond = [sum(of["hosts"][o.host_limit :]) for of in seen]
+    if limit := vars(o).get("host_limit"):  # grids have no such option
+        beyond = [sum(of["hosts"][limit:]) for of in seen]
         found.append(on_each_rank("DeepSeek-V3", "tokens beyond the limit", "0", 0, beyond, ""))
     return found
 
@@ -253,19 +240,20 @@ def count(job: Job, engine: Engine) -> dict[str, Any]:
         step -= 1
     tallies = [of for mixture in mixtures for key, of in sorted(mixture.tallies.items()) if key[1] == step]
     every = [tally for of in tallies for tally in of]
-    experts = [sum(parameter.size for mlp in each.experts for parameter in mlp.parameters) for each in mixtures]
+    routed = [sum(parameter.size for mlp in each.experts for parameter in mlp.parameters) for each in mixtures]
     one = [sum(parameter.size for parameter in each.experts[0].parameters) for each in mixtures]
     hosts = np.sum([tally.hosts for tally in every], axis=0).tolist() if every and every[0].hosts else []
     return {
         "dense": sum(parameter.size for unit in engine.units for flat in unit.flats for parameter in flat.parameters)
-        - sum(experts),
-        "experts": sum(experts),
+        - sum(routed),
+        "experts": sum(routed),
         "active experts": sum(job.options.top * size for size in one),
         "forwards": [tally.chosen for tally in every],
         "last": [of[-1].chosen for of in tallies],  # the backward follows it
+        "latest": [mixture.tallies[max(mixture.tallies)][-1].chosen for mixture in mixtures],  # in any step
         "dropped": sum(tally.dropped for tally in every),
         "hosts": hosts,
-        **balance_losses(mixtures[0], engine),
+        **(balance_losses(mixtures[0], engine) if mixtures else {}),
     }
 
 

@@ -1,6 +1,6 @@
 """The options of a mixture of experts, and which layouts are possible."""
 
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 
 from minidist import UsageError
 from minidist.cli.options import Parser, at_least, within
@@ -8,12 +8,36 @@ from minidist.cli.options import Parser, at_least, within
 
 def add_mixture(parser: Parser, experts: int) -> None:
     """Add them. experts: how many there are by default; 0: each block has just an MLP."""
-    add = parser.add_argument
     help = "MLPs in place of each block's one" + "; default: none" * (not experts)
-    add("--experts", type=at_least(min(experts, 1), at_most=10_000), metavar="E", default=experts, help=help)
-    add("--top", type=at_least(1), metavar="K", default=2, help="experts that each token goes through")
-    add("--capacity", type=within(0.01, 1e3), metavar="CF", help="room, times the mean; default: no choice is dropped")
-    add("--balance", type=within(0, 1e3), metavar="X", default=1e-2, help="weight of the balance loss")
+    number = at_least(min(experts, 1), at_most=10_000)
+    parser.add_argument("--experts", type=number, metavar="E", default=experts, help=help)
+    add_routing(parser)
+
+
+def add_division(parser: Parser) -> None:
+    """For chapters on other axes too, whose help names these options in one line."""
+    help = "in place of an MLP; --ep --top --capacity --balance"
+    parser.add_argument("--experts", type=at_least(0, at_most=10_000), metavar="E", default=0, help=help)
+    parser.add_argument("--ep", type=at_least(1), metavar="P", help=SUPPRESS)
+    add_routing(parser, listed=False)
+
+
+def add_routing(parser: Parser, listed: bool = True) -> None:
+    """How tokens find their experts."""
+    for option, type, metavar, default, help in (
+        ("--top", at_least(1), "K", 2, "experts that each token goes through"),
+        ("--capacity", within(0.01, 1e3), "CF", None, "room, times the mean; default: no choice is dropped"),
+        ("--balance", within(0, 1e3), "X", 1e-2, "weight of the balance loss"),
+    ):
+        help = help if listed else SUPPRESS
+        parser.add_argument(option, type=type, metavar=metavar, default=default, help=help)
+
+
+def check_division(options: Namespace) -> None:
+    """Raise UsageError for options of experts that no number of ranks can have."""
+    check_mixture(options)
+    if options.ep and not options.experts:
+        raise UsageError(f"--ep {options.ep} divides experts, and there are none: use --experts {max(8, options.ep)}")
 
 
 def check_mixture(options: Namespace) -> None:

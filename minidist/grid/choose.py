@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.cp.claims import check_context
+from minidist.ep.options import check_division, choose_ep
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
@@ -77,6 +78,7 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     dp, pp, tp, cp = grid
     check_tensor(options, tp)
     check_context(options, cp, tp)
+    check_division(options)
     if options.sequence_parallel and cp > 1 and options.context % (2 * cp * tp):
         raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
     if options.ranks_per_host and options.zero < 3:
@@ -85,6 +87,7 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
+    ep = choose_ep(options, shard * cp) if options.experts else 1
     if pp == 1 and (options.schedule or options.chunks or options.contiguous or options.trace):
         raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
@@ -93,4 +96,4 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     schedule = options.schedule or "1f1b"
     wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
     staged = pipelines.fit(wanted, pp, sharing=dp)
-    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard)
+    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep)

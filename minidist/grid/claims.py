@@ -2,15 +2,28 @@
 
 from collections.abc import Sequence
 
+from minidist.claims import experts
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.experts import Stored
 from minidist.claims.fsdp import print_across_hosts
-from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.claims.zero import states_claims
 from minidist.cp.claims import SOURCES, context_elements, parts_of
-from minidist.papers import chen, models, pipelines, zero
+from minidist.ep import claims as ep
+from minidist.grid.shares import (
+    blocks_of,
+    dividing,
+    flats,
+    letters,
+    own_units,
+    rank_stages,
+    shares_of,
+    states_of,
+    stored,
+)
+from minidist.papers import chen, pipelines
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp import claims as pipeline
 from minidist.tp import claims as tensor
@@ -24,6 +37,7 @@ def claims(run: Run) -> list[Claim]:
         *tensor.layer_volumes(run, t, shares),
         *tensor.end_volumes(run, t, shares),
         *context_volumes(run, shares),
+        *expert_volumes(run, shares),
         *data_volumes(run),
         *tied_volumes(run),
     ]
@@ -31,11 +45,12 @@ def claims(run: Run) -> list[Claim]:
     copies = d * run.layout.cp if options.zero == 0 else run.layout.hosts
     copies *= pipelines.copies(run.layout.schedule) if p > 1 else 1
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
+    counting = run.ranks if options.zero else sum(share.layers > 0 for share in shares) * (options.experts > 0)
     beside = {
         tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, dividing(run)) if t > 1 else 0),
         tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
         "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
-        "norm": ("8(G-1)Wpt", 8 * (dividing(run) - 1) * run.ranks if options.zero else 0),
+        "norm": ("8(G-1)Wpt", 8 * (dividing(run) - 1) * counting),
     }
     staged, stamps = [], 0
     if p > 1:
@@ -49,104 +64,36 @@ def claims(run: Run) -> list[Claim]:
             everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
-        *states_claims(run, stored_parameters(run), dividing(run), run.options.zero, among="G"),
+        *group_claims(run),
+        *states_claims(run, [states_of(run, rank) for rank in range(run.ranks)], run.options.zero, *letters(run)),
         *activation_claims(run, at, shares),
         *staged,
         *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in of_axes if any(volume.elements)),
-        *left_host(run),
+        *(ep.routing(run) if options.experts else []),
+        *left_host(run, shares),
         *tensor.total_claims(run, everything, beside, stamps),
     ]
 
 
-# ---- which rank has what ---------------------------------------------------------------------------------------------
-
-
-def dividing(run: Asked) -> int:
-    """G: the number of ranks that divide model states among them. Those that divide the sequences do, too."""
-    return run.layout.shard * run.layout.cp
-
-
-def rank_stages(run: Asked) -> list[int]:
-    """Each rank's stage, from 1."""
-    return [place.pipeline + 1 for place in run.places]
-
-
-def own_units(run: Asked) -> list[list[int]]:
-    """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
-    return [
-        [unit for part in pipeline.parts_of(run.layout, run.places[rank].pipeline + 1) for unit in part]
-        for rank in range(run.ranks)
-    ]
-
-
-def shares_of(run: Asked) -> list[Share]:
-    """The share of a micro-batch that each rank works on."""
-    options, head = run.options, run.options.layers + 1
-    parts = parts_of(run, options.batch // run.layout.micro_batches)
-    ends_again = run.layout.pp > 1 and options.recompute == "full"
-    return [
-        Share(
-            parts[rank].b,
-            len({*own} - {0, head}),
-            0 in own,
-            head in own,
-            sum(chen.runs_again(options.recompute, n) for n in blocks_of(run, stage)),
-            ends_again,
-            parts[rank].c if run.layout.cp > 1 else None,
-        )
-        for rank, (own, stage) in enumerate(zip(own_units(run), rank_stages(run), strict=True))
-    ]
-
-
-def blocks_of(run: Asked, stage: int) -> list[int]:
-    """The number of layers in each chunk of a stage."""
-    head = run.options.layers + 1
-    return [len({*part} - {0, head}) for part in pipeline.parts_of(run.layout, stage)]
-
-
-def flats(run: Asked, rank: int) -> dict[int, list[int]]:
-    """For each unit, the sizes of what a rank stores separately, padded so that the data axis can divide it: the whole
-    unit, or, if it is cut, the rank's part of what is cut and what is left whole. If another stage's head reads the
-    embedding's matrix, that stage stores the part of the embedding with the matrix."""
-    options, own = run.options, own_units(run)[rank]
-    sizes = run.model.cut_and_whole(run.layout.tp)[run.places[rank].tensor]
-    stored = [list(both) if run.layout.tp > 1 else [sum(both)] for both in sizes]
-    found = {unit: stored[unit] for unit in own}
-    if run.model.tied and options.layers + 1 in own and 0 not in own:
-        found[0] = stored[0][:1]
-    return {unit: [models.padded(size, dividing(run)) for size in of] for unit, of in found.items()}
-
-
-def stored_parameters(run: Asked) -> list[int]:
-    """Ψr: for each rank, the sum of what it stores."""
-    return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: its part of every layer of its stage, divided by ZeRO's stage."""
-    o, p, k, head = asked.options, asked.bytes.stored, asked.optimizer_bytes, asked.options.layers + 1
-    places = []
-    for rank, (share, stage, psi) in enumerate(
-        zip(shares_of(asked), rank_stages(asked), stored_parameters(asked), strict=True)
-    ):
-        of_unit = flats(asked, rank)
-        reads = {unit: sum(sizes) for unit, sizes in of_unit.items()}
-        layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
-        tied = asked.model.tied and share.head
-        both = of_unit[0][0] if tied and share.embedding else 0  # the first of the embedding's has the matrix
-        own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
-        states = zero.model_states(psi, dividing(asked), o.zero, p, p, k)
-        embedding = reads[0] if share.embedding else 0
-        flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
-        starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
-        places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    without = [*pipeline.list_unpredicted(asked)] if asked.layout.pp > 1 else []
-    without += ["keys and values on their way"] * (asked.layout.cp > 1)
-    return at_places(asked, asked.layout.tp, places, without)
-
-
 # ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+def group_claims(run: Run) -> list[Claim]:
+    """Parameters by group: those of experts, and all others."""
+    if not run.options.experts:
+        return []
+    layers = [len({*own} - {0, run.options.layers + 1}) for own in own_units(run)]
+    dense = [
+        sum(sum(run.model.without_experts(run.layout.tp)[place.tensor][unit]) for unit in own)
+        for own, place in zip(own_units(run), run.places, strict=True)
+    ]
+    routed = [number * size for number, size in zip(layers, experts.sizes(run), strict=True)]
+    found = []
+    for name, formula, expected in (("dense", "Ψd", dense), ("experts", "Ψe = l·ψₑE/P", routed)):
+        counted = [counts[name] for counts in run.counted]
+        found.append(on_each_rank("DeepSpeed-MoE §4", f"parameters, {name}", formula, expected, counted, ""))
+    return found
 
 
 def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
@@ -155,8 +102,8 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
     (GPipe, section 2.3)."""
     options, t = run.options, run.layout.tp
     if run.layout.pp == 1:
-        return tensor.activations(run, t, shares)
-    if pipeline.has_no_formula(run.layout):
+        return ep.activations(run, shares) if options.experts else tensor.activations(run, t, shares)
+    if pipeline.has_no_formula(run.layout) or (options.experts and options.capacity is None):
         return []
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
@@ -197,13 +144,27 @@ def context_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
     return volumes
 
 
+def expert_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
+    """Tokens on their way to experts and back, among the ranks that divide these; and numbers for each expert."""
+    if not run.options.experts:
+        return []
+    forwards = ep.forwards(run, shares)
+    rows, formula = experts.rows(run, forwards)
+    counts, chosen = ([n // 8 for n in of_ranks] for of_ranks in experts.numbers_sent(run, forwards))
+    elements = [size * run.options.width for size in rows]
+    return [
+        tensor.Volume("GShard §3", "dispatch, combine", formula, [*experts.TOKENS], elements, 1, run.bytes.stored),
+        tensor.Volume("MegaBlocks", "counts of rows", "E(P-1)/P a forward", ["counts"], counts, 1, 8),
+        tensor.Volume("Switch eq. 5", "shares of choices", "2E(W-1)/W likewise", ["balance"], chosen, 1, 8),
+    ]
+
+
 def tied_volumes(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, any
     two ranks that hold the same stages, of all that they hold."""
     options = run.options
-    pieces = dividing(run) if options.zero else 1
     if run.layout.pp > 1 and run.layout.schedule in pipelines.CROSSED:
-        whole = [[size // pieces for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
+        whole = [[of.shard if options.zero else of.size for of in stored(run, rank)] for rank in range(run.ranks)]
         second = [stage > run.layout.pp // 2 for stage in rank_stages(run)]
         copied = [sum(ring_all_reduce(n, 2).sent[i] for n in sizes) for sizes, i in zip(whole, second, strict=True)]
         formula = "Ψr/G" if options.zero else "Ψr"
@@ -212,8 +173,8 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
         return []
     sent = []
     for rank, stage in enumerate(rank_stages(run)):
-        ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
-        both = ring_all_reduce(ends[0] // pieces, 2).sent
+        first, *_ = flats(run, rank).get(0, [Stored(0, 1)])  # of the embedding's, this has the matrix
+        both = ring_all_reduce(first.shard if options.zero else first.size, 2).sent
         sent.append(both[0] if stage == 1 else both[1] if stage == run.layout.pp else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
     return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
@@ -223,20 +184,21 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
     g, a, stage = dividing(run), run.passes, options.zero
-    once = [psi * (g - 1) // g for psi in stored_parameters(run)]
+    once = [sum(of.size - of.shard for of in stored(run, rank)) for rank in range(run.ranks)]
+    all_once = "(Ψd(G-1)/G+Ψe(G-P)/G)" if options.experts else "Ψr(G-1)/G"
     if stage == 0:
         twice = [2 * n for n in once]
-        return [tensor.Volume("ZeRO §7", "sum gradients", "2Ψr(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
+        return [tensor.Volume("ZeRO §7", "sum gradients", f"2{all_once}", ["all-reduce gradients"], twice, 1, p)]
     times = a if stage >= 2 else 1
-    scatter = tensor.Volume("ZeRO §7", "sum gradients", "Ψr(G-1)/G", ["reduce-scatter gradients"], once, times, p)
+    scatter = tensor.Volume("ZeRO §7", "sum gradients", all_once, ["reduce-scatter gradients"], once, times, p)
     if stage < 3:
         return [
             scatter,
-            tensor.Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p),
+            tensor.Volume("ZeRO §7", "get parameters", all_once, ["all-gather parameters"], once, 1, p),
         ]
     gathers, again = ["all-gather forward", "all-gather backward"], read_twice(run)
     twice = [2 * (n + more * (g - 1) // g) for n, more in zip(once, again, strict=True)]
-    formula = "2(Ψr+ψ_emb)(G-1)/G" if any(again) else "2Ψr(G-1)/G"
+    formula = "2(Ψr+ψ_emb)(G-1)/G" if any(again) else f"2{all_once}"
     volumes = [tensor.Volume("ZeRO §7", "get parameters", formula, gathers, twice, a, p), scatter]
     if any(sent := regathered_elements(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
@@ -254,7 +216,8 @@ def read_twice(run: Run) -> list[int]:
     """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
     pipeline has both ends of the model on a rank."""
     head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
-    return [flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))]
+    ends = [staged and {0, head} <= {*own} for own in own_units(run)]
+    return [flats(run, rank)[0][0].size if both else 0 for rank, both in enumerate(ends)]
 
 
 def regathered_elements(run: Run) -> list[int]:
@@ -263,13 +226,14 @@ def regathered_elements(run: Run) -> list[int]:
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
-        parts, sizes = pipeline.parts_of(run.layout, stage), flats(run, rank)
+        parts = pipeline.parts_of(run.layout, stage)
+        others = {unit: sum(of.size - of.shard for of in each) for unit, each in flats(run, rank).items()}
         if options.recompute == "full" and run.layout.pp > 1:
-            psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
+            found.append(sum(others[unit] for part in parts for unit in part[:-1]))
         else:
-            layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
-            psi = layer * sum(chen.count_regathered_layers(options.recompute, n) for n in blocks_of(run, stage))
-        found.append(psi * (dividing(run) - 1) // dividing(run))
+            layer = next((others[unit] for unit in others if 1 <= unit <= options.layers), 0)
+            times = sum(chen.count_regathered_layers(options.recompute, n) for n in blocks_of(run, stage))
+            found.append(times * layer)
     return found
 
 
@@ -279,20 +243,24 @@ HYBRID = "2Ψr(W-G)/(GW)"
 def host_elements(run: Run) -> list[int]:
     """Elements that each rank sends to sum its shard of every Flat over the hosts."""
     hosts = run.layout.hosts
-    sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
     return [
-        sum(ring_all_reduce(size // dividing(run), hosts).sent[run.places[rank].host] for size in stored)
-        for rank, stored in enumerate(sizes)
+        sum(ring_all_reduce(of.shard, hosts).sent[place.host] for of in stored(run, rank))
+        for rank, place in enumerate(run.places)
     ]
 
 
-def left_host(run: Run) -> list[Claim]:
-    """Everything that left a host, for any purpose, identified by its receiver."""
+def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
+    """Everything that left a host, for any purpose, identified by its receiver: shards; and of a mixture the shares of
+    choices, where the ring of all data ranks goes from host to host."""
     if run.layout.hosts == 1:
         return []
     host = [place.host for place in run.places]
     p = run.bytes.stored
     promised = [p * elements for elements in host_elements(run)]
+    if run.options.experts:
+        _, around = experts.numbers_sent(run, ep.forwards(run, shares))
+        for rank, at in enumerate(run.places):
+            promised[rank] += around[rank] * (at.shard == run.layout.shard - 1 and at.context == run.layout.cp - 1)
     counted = [
         sum(nbytes for peer, nbytes in sent.items() if host[peer] != host[rank])
         for rank, sent in enumerate(run.sent_to)
@@ -302,8 +270,13 @@ def left_host(run: Run) -> list[Claim]:
 
 def print_closing(run: Run) -> None:
     """Print what the letters mean; and, with hybrid sharding, the paper's own figure."""
-    m = stored_parameters(run)[0] * run.bytes.stored
+    m = sum(of.size for of in stored(run, 0)) * run.bytes.stored
     w, g, t, p = run.layout.dp * run.layout.cp, dividing(run), run.layout.tp, run.layout.pp
+    if run.options.experts:
+        print(
+            f"P = {run.layout.ep} of G ranks divide E = {run.options.experts} experts, Ψe; Ψd: all others; T: a rank's"
+        )
+        print("tokens; k: experts of each; C: an expert's room; out, in: rows that leave and arrive.")
     if run.layout.cp > 1:
         print(f"W = {run.layout.dp} data x N = {run.layout.cp} context ranks; g: key/value heads to a query head.")
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")

@@ -145,12 +145,30 @@ def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[s
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
 
 
+class Drop(NamedTuple):
+    """Dropout of probabilities: one stays, over 1-p, where the mask (Tk, B, Hkv, G, Tq) is true."""
+
+    mask: Array
+    p: float
+
+    def __call__(self, tile: Tile, prob: Array, out: Array | None = None) -> Array:
+        """What is left of a tile's probabilities; or the gradient before it, from the one after it."""
+        left = np.multiply(prob, self.mask[tile.both], out=out)
+        left *= 1 / (1 - self.p)
+        return left
+
+    def of(self, keys: Array) -> "Drop":
+        """Of some of these keys."""
+        return Drop(self.mask[keys], self.p)
+
+
 class Kept:
     """All of them, tile after tile; with dropout also its mask and what it left: Korthikanti's 5as²b bytes."""
 
     def __init__(self, prob: Array, dropped: Array, mask: Array | None, p: float) -> None:
         """prob, dropped: of a key for a query (B·H·T²,), one array without dropout. mask: (T keys, B, Hkv, G, T)."""
-        self.prob, self.dropped, self.mask, self.p = prob, dropped, mask, p
+        self.prob, self.dropped = prob, dropped
+        self.dropout = None if mask is None else Drop(mask, p)
 
     def room(self, tile: Tile) -> Array:
         """Where a tile's are to be written."""
@@ -159,39 +177,39 @@ class Kept:
 
     def drop(self, tile: Tile, prob: Array) -> Array:
         """What dropout leaves of a tile's probabilities."""
-        if self.mask is None:
+        if self.dropout is None:
             return prob
         self.dropped[tile.rest] = 0
-        left = np.multiply(prob, self.mask[tile.both], out=self.dropped[tile.place].reshape(tile.shape))
-        left *= 1 / (1 - self.p)
-        return left
+        return self.dropout(tile, prob, out=self.dropped[tile.place].reshape(tile.shape))
 
     def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
         """A tile's probabilities, before and after dropout."""
         prob = self.prob[tile.place].reshape(tile.shape)
-        return prob, prob if self.mask is None else self.dropped[tile.place].reshape(tile.shape)
+        return prob, prob if self.dropout is None else self.dropped[tile.place].reshape(tile.shape)
 
     def center(self, tile: Tile, dp: Array, prob: Array) -> None:
         """From the gradient after dropout to the gradient before it, less Σ dp p of each query: in place."""
-        if self.mask is not None:
-            dp *= self.mask[tile.both]
-            dp *= 1 / (1 - self.p)
+        if self.dropout:
+            self.dropout(tile, dp, out=dp)
         dp -= np.einsum("kbhgq,kbhgq->bhgq", dp, prob)
 
 
 class Again:
-    """None of them: only, over all keys, lse and dot = Σ dy·y, which is Σ dp p (FlashAttention-2, section 3.1)."""
+    """None of them: only, over all keys, lse and dot = Σ dy·y, which is Σ dp p (FlashAttention-2, section 3.1), also
+    with dropout."""
 
-    def __init__(self, lse: Array, dot: Array) -> None:
-        self.lse, self.dot = lse, dot
+    def __init__(self, lse: Array, dot: Array, drop: Drop | None = None) -> None:
+        self.lse, self.dot, self.dropout = lse, dot, drop
 
     def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
         prob = scores(q, k, tile)
         prob -= self.lse[tile.queries]
         np.exp(prob, out=prob)
-        return prob, prob
+        return prob, self.dropout(tile, prob) if self.dropout else prob
 
     def center(self, tile: Tile, dp: Array, prob: Array) -> None:
+        if self.dropout:
+            self.dropout(tile, dp, out=dp)
         dp -= self.dot[tile.queries]
 
 
@@ -200,11 +218,11 @@ class Again:
 
 def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
-    kept: Kept | None = None, see: Callable[[Tile], None] | None = None,
+    kept: Kept | None = None, see: Callable[[Tile], None] | None = None, drop: Drop | None = None,
 ) -> Array:  # fmt: skip
     """softmax(q kᵀ/√D) v, into y; returns lse. A query that sees none of these keys gets zeros, and -inf.
 
-    see: called with each tile that has been computed.
+    see: called with each tile that has been computed. drop: of probabilities that are not kept.
     """
     lse = np.empty(q.shape[:-1], q.dtype)
     finite = np.finfo(q.dtype)  # its least number, because -inf - -inf is not a number
@@ -219,6 +237,8 @@ def attend(
             lse[tile.queries] = top + np.log(total)
             if kept:
                 prob = kept.drop(tile, prob)
+            elif drop:
+                drop(tile, prob, out=prob)
             product(prob.transpose(1, 2, 3, 4, 0), v[tile.keys], y[tile.queries])  # (.., t, seen) x (.., seen, D)
             if see:
                 see(tile)
@@ -291,6 +311,12 @@ def split_heads(qkv: Array, heads: int, kv_heads: int) -> tuple[Array, Array, Ar
     depth = qkv.shape[-1] // (heads + 2 * kv_heads)
     q, k, v = np.split(qkv, (heads * depth, (heads + kv_heads) * depth), axis=-1)
     return by_head(q, kv_heads, depth), by_head(k, kv_heads, depth), by_head(v, kv_heads, depth)
+
+
+def keys_first(mask: Array, kv_heads: int) -> Array:
+    """(B, H, Tq, Tk) -> (Tk, B, Hkv, G, Tq), a view."""
+    batch, _, queries, keys = mask.shape
+    return mask.transpose(3, 0, 1, 2).reshape(keys, batch, kv_heads, -1, queries)
 
 
 def dot(dy: Array, y: Array) -> Array:

@@ -177,7 +177,12 @@ class Dropout:
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         p = batch.drop_probability(self.p)
-        return ops.dropout(x, batch.mask(self.name, p, x.shape[1:], self.part), p) if p > 0 else x
+        if p == 0:
+            return x
+        if batch.span is None:
+            return ops.dropout(x, batch.mask(self.name, p, x.shape[1:], self.part), p)
+        at = batch.at.cut(self.part)  # of the mask for all positions, which is drawn as a whole
+        return ops.dropout(x, batch.mask(self.name, p, (at.length, x.shape[-1]))[:, at.here], p)
 
 
 @dataclass(frozen=True)

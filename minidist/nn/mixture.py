@@ -149,16 +149,20 @@ def gates(logits: Tensor, prob: Array, chosen: Array) -> Tensor:
     return record(of_choice, (logits,), backward, keep_exact=(prob, chosen))
 
 
-def balance(logits: Tensor, prob: Array, share: Array, alpha: float) -> Tensor:
+def balance(logits: Tensor, prob: Array, share: Array, alpha: float, whole: Array | None = None) -> Tensor:
     """α·E·Σ f P (Switch Transformer, equations 4 to 6): f (E,), the experts' shares of all choices, has no gradient; P
-    is their mean probability. It is α if either is the same for all experts, and αE if one gets everything."""
+    is their mean probability. It is α if either is the same for all experts, and αE if one gets everything.
+
+    whole: the probabilities of all tokens, if logits are those of some."""
     shape, scale, share = logits.shape, alpha * prob.shape[1], share.astype(prob.dtype)
+    of_all = prob if whole is None else whole
+    n = len(of_all)
 
     def backward(dloss: Array, prob: Array, share: Array) -> Array:
-        dprob = np.broadcast_to(dloss * scale / len(prob) * share, prob.shape).copy()
+        dprob = np.broadcast_to(dloss * scale / n * share, prob.shape).copy()
         return softmax_back(dprob, prob).reshape(shape)
 
-    loss = np.asarray(scale * (share @ prob.mean(axis=0)), prob.dtype)
+    loss = np.asarray(scale * (share @ of_all.mean(axis=0)), prob.dtype)
     return record(loss, (logits,), backward, keep_exact=(prob, share))
 
 
@@ -196,6 +200,7 @@ class Mixture:
     routing: Routing
     f: Callable[[Tensor], Tensor] = lambda x: x  # what tensor parallelism does before its parts of the experts
     g: Callable[[Tensor], Tensor] = lambda y: y  # and after them
+    gather: Callable[[Tensor], Tensor] | None = None  # with sequence parallelism: the logits of all positions
     tallies: dict[tuple[int, ...], list[Tally]] = field(default_factory=dict)  # by the batch's key: of its forwards
 
     @property
@@ -209,16 +214,19 @@ class Mixture:
 
     def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
         x = norm(x)
-        logits = self.router(x)  # (B, T, C) -> (B, T, E)
+        own = self.router(x)  # (B, T, C) -> (B, T, E)
+        logits = self.gather(own) if self.gather else own
         prob = softmax(logits.data)  # (n, E)
         chosen = self.choose(prob)  # (n, k)
         plan = make_plan(chosen, self.number, self.capacity(batch))
         if batch.key is not None:  # in training
             self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
-                batch.also(balance(logits, prob, self.shares(chosen, batch), self.routing.balance))
+                mine = softmax(own.data) if self.gather else prob
+                batch.also(balance(own, mine, self.shares(chosen, batch), self.routing.balance, prob))
         rows = self.compute(copy_tokens(self.f(x), plan, self.routing.top), plan.counts.tolist())  # (R, C)
-        return self.g(add_up(rows, self.f(gates(logits, prob, chosen)), plan, x.shape))
+        gate = gates(logits, prob, chosen)
+        return self.g(add_up(rows, gate if self.gather else self.f(gate), plan, (*logits.shape[:2], x.shape[-1])))
 
     def choose(self, prob: Array) -> Array:
         """The k experts of each token: (n, E) -> (n, k)."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.nn.attend import Kept, Span, attend, attend_back, by_head, split_heads
+from minidist.nn.attend import Kept, Span, attend, attend_back, by_head, keys_first, split_heads
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
@@ -297,8 +297,8 @@ def attention(
     depth = columns // (heads + 2 * kv)
     prob = np.empty(batch * heads * length**2, qkv.data.dtype)  # tile after tile: of a key, for a query
     dropped = prob
-    if mask is not None:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
-        mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
+    if mask is not None:
+        mask = keys_first(mask, kv)
         dropped = np.empty_like(prob)
     q, k, v = split_heads(qkv.data, heads, kv)
     y = np.empty((batch, length, heads * depth), q.dtype)

@@ -35,14 +35,14 @@ def most_copies(limit: int, hosts: int) -> float:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 MOST_HOSTS = Figure("DeepSeek-V3 §3.2.2", "nodes of a token, at most", "4", "", "the limit", LIMIT, format_whole)
+FREE_EXPERTS = Figure(
+    "DeepSeek-V3 §3.2.2", "experts at the cost of 8", "13", "", "4·3.2", LIMIT * NVLINK / INFINIBAND, decimals(0)
+)
 FIGURES = [
     MOST_HOSTS,
     Figure(
         "DeepSeek-V3 §3.2.2", "NVLink / InfiniBand", "3.2", "times", "160 / 50 GB/s",
         NVLINK / INFINIBAND, decimals(1),
     ),
-    Figure(
-        "DeepSeek-V3 §3.2.2", "experts at the cost of 8", "13", "", "4·3.2",
-        LIMIT * NVLINK / INFINIBAND, decimals(0),
-    ),
+    FREE_EXPERTS,
 ]  # fmt: skip

@@ -5,7 +5,7 @@ Llama's in `llama`. A model is a list of units, embedding, layer 1 … layer L, 
 and send as one; ψ is the number of parameters of one unit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minidist.papers import llama, megatron
 from minidist.papers.collectives import chunk_sizes
@@ -36,11 +36,18 @@ class Model:
         else:
             f = llama.mlp_width(self.h)
             ranks = llama.count_cut_and_whole(self.v, self.h, self.layers, self.a, self.kv, f, t, self.tied)
-        if not self.experts:
-            return ranks
+        return self.with_experts(ranks, t, self.experts) if self.experts else ranks
+
+    def without_experts(self, t: int = 1) -> list[list[tuple[int, int]]]:
+        """The same without the parameters of experts: of a mixture, the router is left, on every rank."""
+        dense = replace(self, experts=0).cut_and_whole(t)
+        return self.with_experts(dense, t, 0) if self.experts else dense
+
+    def with_experts(self, ranks: list[list[tuple[int, int]]], t: int, number: int) -> list[list[tuple[int, int]]]:
+        """With routers, and this number of MLPs in place of each layer's one."""
         found = []
         for (first, *layers, last), mlp in zip(ranks, self.mlp(t), strict=True):
-            more = [(self.experts - 1) * size for size in mlp]
+            more = [(number - 1) * size for size in mlp]
             routed = [(cut + more[0], whole + more[1] + self.experts * self.h) for cut, whole in layers]
             found.append([first, *routed, last])
         return found

@@ -48,6 +48,18 @@ def balance(alpha: float, shares: Sequence[float], means: Sequence[float]) -> fl
     return alpha * len(shares) * sum(f * p for f, p in zip(shares, means, strict=True))
 
 
+def mixture_activations(
+    tokens: int, experts: int, k: int, h: int, hidden: float, made: int, arrived: float, p: int, wide: int,
+    balanced: bool,
+) -> float:  # fmt: skip
+    """Bytes that a mixture keeps for its backward, in addition to its normed input, as a layer's MLP does. Of the
+    `arrived` rows its experts keep the input, and `hidden` elements between their matrices; of the `made` rows that
+    come back it keeps the result and, in 4 bytes, which choice it is. Of a token's choices: expert and row, in 4 bytes
+    each, and gate; and the router's probabilities, in full precision. balanced: also the experts' shares of choices."""
+    of_rows = p * (arrived * (h + hidden) + made * h) + 4 * made
+    return of_rows + tokens * k * (8 + wide) + tokens * experts * wide + experts * wide * balanced
+
+
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 UNIFORM = Figure(

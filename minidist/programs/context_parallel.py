@@ -12,7 +12,7 @@ from minidist.claims.run import Asked
 from minidist.cli.options import Parser, at_least
 from minidist.cli.paths import write_json, write_output
 from minidist.context_parallel import ContextAttention
-from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, print_closing
+from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, needs, print_closing
 from minidist.cp.compare import Row, draw, in_context, print_rows
 from minidist.cp.watch import Unwatched, Watch
 from minidist.data_parallel import DataParallel
@@ -128,6 +128,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=print_closing,
+    needs=needs,
     perform=perform,
     cases={
         "": "",

@@ -1,7 +1,7 @@
 """Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/ep/claims.py`)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,16 +9,21 @@ from minidist import UsageError, command, expert_parallel
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
 from minidist.cli.tables import make_table, say, show
+from minidist.engine import Engine
 from minidist.ep import claims
 from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.layout import Layout
-from minidist.nn.mixture import choose
-from minidist.papers import deepseek_v3
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.mixture import EXPERTS, Routing, choose, with_experts
+from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
 from minidist.programs.chapter import Chapter
 
-DRAWN = 4_000  # tokens of a router that is drawn
+DRAWN = 8_000  # tokens of a router that is drawn, on all ranks together
 
 
 def add_options(parser: Parser) -> None:
@@ -52,7 +57,43 @@ def make(job: command.Job, comm: Any) -> Any:
 
 def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
     """Train, or compare two models."""
-    return compare(job, make, comm) if job.options.against_dense else chapter.train(comm, job, count=claims.count)
+    return compare(job, make, comm) if job.options.against_dense else chapter.train(comm, job, count=count)
+
+
+def count(job: command.Job, engine: Engine) -> dict[str, Any]:
+    """What routers have decided; and, of a router that is drawn uniformly, where this rank's tokens would go."""
+    found = claims.count(job, engine)
+    if found["hosts"]:
+        comm, drawn = vars(engine)["comm"], layouts(job.options, len(found["hosts"])).items()
+        place = comm.rank % job.layout.ep / job.layout.ep
+        found["drawn"] = {name: draw(of, int(place * of.hosts), comm.rank, comm.size) for name, of in drawn}
+    return found
+
+
+class Hosts(NamedTuple):
+    """Experts on hosts, k of them for each token, which may go to `limit` hosts."""
+
+    experts: int
+    k: int
+    hosts: int
+    limit: int
+
+
+def layouts(options: command.Options, hosts: int) -> dict[str, Hosts]:
+    """This run's, and DeepSeek-V3's."""
+    limit = options.host_limit or hosts
+    v3 = Hosts(deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)
+    return {"this layout": Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
+
+
+def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
+    """Tokens of this rank, whose probabilities are drawn; and how many copies of them leave its own host: one for each
+    expert, one for each host, and one for each host with the limit."""
+    prob = np.random.default_rng([rank, *of]).random((DRAWN // ranks, of.experts))
+    chosen, each = choose(prob, of.k), of.experts // of.hosts
+    limited = choose(limit_hosts(prob, of.k, of.hosts, of.limit), of.k)
+    leave = [int(count_hosts(x, each).sum() - np.any(x // each == own, axis=1).sum()) for x in (chosen, limited)]
+    return [len(prob), int(np.count_nonzero(chosen // each != own)), *leave]
 
 
 def print_closing(run: Run) -> None:
@@ -70,24 +111,45 @@ def print_hosts(run: Run) -> None:
     say(f"A token goes to {mean:.2f} of {hosts} hosts on average, and to {np.flatnonzero(reached).max() + 1} at most.")
     print()
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
-    limit = run.options.host_limit or hosts
-    for name, sizes in (
-        ("this layout", (run.options.experts, run.options.top, hosts, limit)),
-        ("DeepSeek-V3", (deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)),
-    ):
-        e, k, n, most = sizes
-        formula = deepseek_v3.copies_to_experts(k, n), deepseek_v3.copies_to_hosts(e, k, n)
-        to_hosts, limited = (drawn_copies(e, k, n, bound) for bound in (n, most))
-        table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(most), f"<= {most * (n - 1) / n:.2f}")
-        table.add_row(f"{name}, drawn", "", f"{to_hosts:.2f}", str(most), f"{limited:.2f}")
+    for name, of in layouts(run.options, hosts).items():
+        tokens, *copies = np.sum([rank["drawn"][name] for rank in run.counted], axis=0).tolist()
+        to_experts, to_hosts, limited = (number / tokens for number in copies)
+        formula = deepseek_v3.copies_to_experts(of.k, of.hosts), deepseek_v3.copies_to_hosts(*of[:3])
+        most = deepseek_v3.most_copies(of.limit, of.hosts)
+        table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(of.limit), f"<= {most:.2f}")
+        table.add_row(f"{name}, on ranks", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
     show("A router that is drawn uniformly", table)
 
 
-def drawn_copies(experts: int, k: int, hosts: int, limit: int) -> float:
-    """Copies to other hosts, if each host gets one, of a token whose probabilities are drawn."""
-    prob = np.random.default_rng(0).random((DRAWN, experts))
-    chosen = choose(limit_hosts(prob, k, hosts, limit), k)
-    return float(count_hosts(chosen, experts // hosts).mean()) * (hosts - 1) / hosts
+# ---- published mixtures, declared on ranks ---------------------------------------------------------------------------
+
+
+def declare_published(name: str) -> tuple[list[Unit], int]:
+    """A model's units, and how many experts a token goes through."""
+    if name in mixtral.SHAPES:
+        of = mixtral.SHAPES[name]
+        dense = llama(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
+        return with_experts(dense, of.experts, Routing(of.k)), of.k
+    units = gpt(GPTConfig(51_200, 2048, 24, 16, deepspeed_moe.WIDTHS[int(name)]))
+    units[1:-1:2] = with_experts(units[1:-1:2], 128, Routing())  # in every other layer
+    return units, 1
+
+
+def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
+    """The parameters of published mixtures on this rank, by group: all ranks divide the experts. Of a token are those
+    that it goes through. Nothing is allocated."""
+    found = []
+    for name in names:
+        units, k = declare_published(name)
+        mine = expert_parallel.split(units, expert_parallel.Group(comm, comm, np.float32))
+        flats = [flat for unit in mine for flat in unit.flats]
+        experts = sum(flat.size for flat in flats if flat.parameters[0].group == EXPERTS)
+        routers = sum(of.size for flat in flats for of in flat.parameters if of.name.endswith("router.weight"))
+        of_layer = [vars(unit)["mlp"].experts for unit in mine if any("experts" in flat.name for flat in unit.flats)]
+        one = sum(sum(parameter.size for parameter in layer[0].parameters) for layer in of_layer)
+        dense = count_parameters(mine) - experts
+        found.append({"dense": dense, "experts": experts, "routers": routers, "of a token": dense + k * one})
+    return found
 
 
 CHAPTER = Chapter(
@@ -98,6 +160,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims.claims,
     closing=print_closing,
+    needs=claims.needs,
     perform=perform,
     cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"},
 )

@@ -1,16 +1,25 @@
 """FSDP as a program: its strategies, their options, and what the paper says of its runs (`minidist/claims/fsdp.py`)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from minidist import UsageError, command, fsdp
-from minidist.claims.fsdp import claims, print_closing
+from minidist.claims import fsdp as papers
+from minidist.claims.activations import peak_of_layers
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
-from minidist.data_parallel import Axes, DataParallel
-from minidist.layout import Layout, Mesh
+from minidist.cp import claims as positions
+from minidist.cp.claims import check_context
+from minidist.data_parallel import DataParallel
+from minidist.ep import claims as experts
+from minidist.ep.options import add_division, check_division, choose_ep
+from minidist.layout import Layout
 from minidist.mpi.comm import Comm
+from minidist.parallel3d import grid
 from minidist.programs.chapter import Chapter
-from minidist.zero3 import across_hosts
+from minidist.programs.context_parallel import add_context_options
 
 STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
 
@@ -26,22 +35,31 @@ def add_options(parser: Parser) -> None:
     add("--forward-prefetch", action="store_true", help="gather the next units before a forward, too")
     add("--prefetch", type=at_least(1), metavar="K", help="units gathered ahead; default: 1")
     add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
+    add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
+    add_context_options(parser, listed=False)
+    add_division(parser)
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work."""
-    job = command.prepare(made, arguments, ranks, **how)
+    layout = layout_of(made.parse_args(arguments), ranks)
+    job = command.prepare(made, arguments, ranks, layout, **how)
     job.layout = layout_of(job.options, ranks)
     return job
 
 
 def layout_of(options: command.Options, ranks: int) -> Layout:
-    """Hosts, by strategy. Raises UsageError for what does not go together."""
+    """Hosts, by strategy; context ranks, and those that divide experts. It fills in what was left open. Raises
+    UsageError for what does not go together."""
     o, strategy = options, f"--strategy {options.strategy}"
     if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
         raise UsageError(f"{strategy} gathers nothing: leave --prefetch, --forward-prefetch and --backward-prefetch")
     if o.strategy == "no_shard" and o.no_sync:
         raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave out --no-sync")
+    if o.strategy == "no_shard" and (o.cp > 1 or o.experts):
+        raise UsageError(
+            f"{strategy} divides nothing: with --cp and --experts use python -m minidist.parallel3d --zero 0"
+        )
     if o.strategy == "shard_grad_op" and o.backward_prefetch:
         raise UsageError(f"{strategy} gathers nothing in its backward: leave out --backward-prefetch")
     if o.no_sync and o.accumulate == 1:
@@ -49,35 +67,60 @@ def layout_of(options: command.Options, ranks: int) -> Layout:
     if o.ranks_per_host and o.strategy != "hybrid_shard":
         raise UsageError(f"--ranks-per-host is of --strategy hybrid_shard: {strategy} leaves no choice")
     o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
-    if o.strategy != "hybrid_shard":
-        return Layout(dp=ranks, hosts=ranks if o.strategy == "no_shard" else 1)
-    shard = o.ranks_per_host or (ranks if ranks % 2 else ranks // 2)
-    if ranks % shard:
-        works = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n < shard)
-        raise UsageError(f"{ranks} ranks are no hosts of {shard} each: use --ranks-per-host {works}")
-    return Layout(dp=ranks, hosts=ranks // shard)
+    if ranks % o.cp:
+        works = max(n for n in range(1, min(o.cp, ranks) + 1) if ranks % n == 0)
+        raise UsageError(f"--cp {o.cp} does not divide {ranks} ranks: use --cp {works}")
+    check_context(o, o.cp)
+    check_division(o)
+    dp = ranks // o.cp
+    if o.strategy == "no_shard":
+        return Layout(dp=ranks, hosts=ranks)
+    shard = dp
+    if o.strategy == "hybrid_shard":
+        shard = o.ranks_per_host or (dp if dp % 2 else dp // 2)
+    if dp % shard:
+        works = max(n for n in range(1, dp + 1) if dp % n == 0 and n < shard)
+        raise UsageError(f"{dp} ranks are no hosts of {shard} each: use --ranks-per-host {works}")
+    ep = choose_ep(o, shard * o.cp) if o.experts else 1
+    return Layout(dp=dp, cp=o.cp, hosts=dp // shard, ep=ep)
 
 
 def make(job: command.Job, comm: Comm) -> DataParallel:
-    units, settings, options = job.units, job.settings, job.options
+    options = job.options
     if options.strategy == "no_shard":
-        return DataParallel(units, settings, comm)
-    axes = Axes(rows=comm)  # all ranks share out the batch
-    if job.layout.hosts > 1:
-        mesh = Mesh(comm, job.layout)
-        comm = mesh.along("shard")
-        across_hosts(units, comm, mesh.along("host"))
-    return fsdp.FSDP(
-        units,
-        settings,
-        comm,
-        axes,
+        return DataParallel(job.units, job.settings, comm)
+    build = partial(
+        fsdp.FSDP,
         reshard_after_forward=options.strategy != "shard_grad_op",
         forward_prefetch=options.forward_prefetch,
         backward_prefetch=options.backward_prefetch,
         prefetch=options.prefetch,
         no_sync=options.no_sync,
     )
+    how = {"scheme": options.scheme, "positions": options.positions}
+    made = grid(job.units, job.settings, comm, job.layout, build=build, **how)
+    assert isinstance(made, DataParallel)
+    return made
+
+
+def claims(run: Run) -> list[Claim]:
+    """FSDP's; and those of context ranks and of experts, if there are any."""
+    shares, routed = experts.shares_of(run), run.options.experts > 0
+    held = experts.activations(run, shares) if routed else [peak_of_layers(run, 1, shares)]
+    if run.layout.cp == 1 and not routed:
+        return papers.claims(run, held)
+    blocks, beside, others = list[papers.Blocks](), 0.0, list[Claim]()
+    if run.layout.cp > 1:
+        blocks = positions.blocks(run)
+        others, beside = positions.attention_claims(run)
+    if routed:
+        others += [*experts.all_to_alls(run, shares), *experts.exchanges(run, shares), *experts.routing(run)]
+        beside += experts.bytes_sent(run, shares)
+    return [*papers.claims(run, held, blocks, beside), *others]
+
+
+def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
+    return chapter.train(comm, job, count=experts.count if job.options.experts else None)
 
 
 CHAPTER = Chapter(
@@ -87,6 +130,11 @@ CHAPTER = Chapter(
     add_options=add_options,
     prepare=prepare,
     claims=claims,
-    closing=print_closing,
-    cases={name: f"--forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
+    closing=papers.print_closing,
+    perform=perform,
+    cases={
+        **{name: f"--forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
+        "context": "--cp 2",
+        "experts": "--experts 4 --ep 2",
+    },
 )

@@ -1,17 +1,21 @@
 """The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
 
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError, command, parallel3d
 from minidist.cli.options import Parser, at_least
 from minidist.command import Job
+from minidist.ep import claims as experts
+from minidist.ep.options import add_division
 from minidist.grid.choose import choose
-from minidist.grid.claims import claims, needs, print_closing
+from minidist.grid.claims import claims, print_closing
+from minidist.grid.shares import needs
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import CONTIGUOUS, cut
+from minidist.pp.fit import cut
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
@@ -27,6 +31,7 @@ def add_options(parser: Parser) -> None:
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
     add_context_options(parser, listed=False)
+    add_division(parser)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
     add(
         "--ranks-per-host",
@@ -37,8 +42,8 @@ def add_options(parser: Parser) -> None:
     parser.alias("--shard", "--ranks-per-host")
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help="with a flush: pipeline --draw all; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="of each stage, if it has several; default: 2")
-    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="of a stage that has several; --contiguous N: llama3")
+    add("--contiguous", type=at_least(1), metavar="N", help=SUPPRESS)
     parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     parser.renamed("--pipeline", "--pp")
@@ -61,8 +66,8 @@ def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
     """Train; of a pipeline, show what the clocks say below the report."""
     driver = chapter.driver(comm, job)
     if not isinstance(driver, Pipeline):
-        return chapter.train(comm, job, driver, count_with_dropout)
-    status = chapter.train(comm, job, driver)
+        return chapter.train(comm, job, driver, experts.count if job.options.experts else count_with_dropout)
+    status = chapter.train(comm, job, driver, experts.count if job.options.experts else None)
     show_clocks(comm, driver.watch.timeline, job)
     return status
 
@@ -90,6 +95,7 @@ CHAPTER = Chapter(
     cases={
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
         "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
+        "experts": "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --capacity 1.25",
         "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
     },
 )

@@ -164,7 +164,9 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     if options.sequence_parallel:
         kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
     source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
-    expected = [4 * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
+    gates = run.model.experts > 0 and not options.sequence_parallel  # which gathers logits instead
+    times = times.replace("4l", "5l").replace("6l", "7l") if gates else times
+    expected = [(4 + gates) * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
     for name, (names, halves) in kinds.items():
         each = max(1, halves * (t - 1)) * run.passes  # a single rank sends none
@@ -182,14 +184,28 @@ def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     formula = f"{'(8l+4r)' if options.recompute == 'log' else f'l·{every}'}bsh(t-1)/t"
     if not options.sequence_parallel:
         both, sent = phases("layers", *WHOLES), all_reduces(run, number, bsh)
+        if run.model.experts:  # f sums the gradients of gates, too: k for each token
+            gates = [share.tokens(options.context) * run.model.top for share in shares]
+            sent = [a + b for a, b in zip(sent, all_reduces(run, layers, gates), strict=True)]
+            formula = f"{formula}+l·2bsk(t-1)/t"
         return [Volume("PTD §3.2", "in layers", formula, both, sent, passes, p)]
     names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
     once = [size * (t - 1) // t for size in bsh]
     in_layers, weights = ([n * size for n, size in zip(of, once, strict=True)] for of in (number, layers))
-    return [
+    routed = run.model.experts > 0
+    again, twice = [(2 - routed) * n for n in weights], f"l·{'2' * (not routed)}bsh(t-1)/t"
+    volumes = [
         Volume("PTD §3.2", "in layers", formula, names, [2 * n for n in in_layers], passes, p),
-        Volume("Korthikanti §4", "gathered again", "l·2bsh(t-1)/t", once_more, [2 * n for n in weights], passes, p),
+        Volume("Korthikanti §4", "gathered again", twice, once_more, again, passes, p),
     ]
+    if routed:  # forward, again, and in the backward
+        logits = [
+            (2 * share.layers + share.layers_again) * share.tokens(options.context) * run.model.experts * (t - 1) // t
+            for share in shares
+        ]
+        names, wide = phases("router", *GATHERS, *SCATTERS), run.bytes.computed
+        volumes.append(Volume("Korthikanti §4", "routers' logits", "l·2bsE(t-1)/t", names, logits, passes, wide))
+    return volumes
 
 
 def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
@@ -230,7 +246,7 @@ def replicated_bytes(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
     `shards` ranks can divide it. copies: the number of groups of t ranks that each do this."""
     if not run.options.sequence_parallel:
         return 0
-    padded = [models.padded(whole, shards) for _, whole in run.model.cut_and_whole(t)[0]]
+    padded = [models.padded(whole, shards) for _, whole in run.model.without_experts(t)[0]]
     return copies * 2 * (t - 1) * sum(padded) * run.bytes.stored
 
 

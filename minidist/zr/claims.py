@@ -19,6 +19,7 @@ def claims(run: Run) -> list[Claim]:
     """What is held, moved and sent, and nothing else."""
     options, t, p = run.options, run.layout.tp, run.bytes.stored
     d, a, stage, shares = run.layout.dp, options.accumulate, options.zero, shares_of(run)
+    states = [zero.model_states(psi, d, stage, p, p, run.optimizer_bytes) for psi in stored_parameters(run)]
     volumes = [
         *tensor.layer_volumes(run, t, shares),
         *checkpoint_volumes(run),
@@ -32,7 +33,7 @@ def claims(run: Run) -> list[Claim]:
         "norm": ("8(d-1)dt", 8 * (d - 1) * run.ranks if stage else 0),
     }
     return [
-        *states_claims(run, stored_parameters(run), d, stage, among="d"),
+        *states_claims(run, states, stage, "Ψr", "Ψr/d"),
         *checkpoints_wait(run, a),
         checkpoints_pass(run),
         *buffers(run),

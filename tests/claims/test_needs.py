@@ -41,6 +41,14 @@ ON_FOUR = (
     "parallel3d --dp 2 --pp 1 --tp 2 --zero 3 --batch 12",
     "parallel3d --dp 2 --pp 1 --tp 2 --zero 2 --sequence-parallel --batch 12",
     "parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 --batch 12",
+    "expert_parallel --ep 2 --zero 3 --experts 6 --capacity 1.0",
+    "parallel3d --dp 2 --pp 1 --tp 2 --experts 4 --capacity 1.25 --zero 2 --batch 12",
+)
+CUT = (  # sequences are: by several ranks, and on some of them by fewer positions
+    "context_parallel --zero 3",
+    "context_parallel --cp 2 --scheme all-gather --context 33",
+    "context_parallel --scheme ulysses --zero 2 --context 30",
+    "parallel3d --dp 1 --cp 4 --pp 1 --tp 1 --zero 1 --batch 12",
 )
 STAGED = (
     "pipeline --schedule 1f1b --batch 12",
@@ -105,6 +113,16 @@ def test_what_is_needed_is_what_is_held(n: int, chapters: tuple[str, ...], every
             assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
             assert need.total == found[NEEDED], (line, rank)
             assert need.kinds.keys() == KINDS.keys()
+
+
+@SOME
+def test_with_context_ranks_blocks_on_their_way_are_not_in_it(every: int) -> None:
+    """Each kind to the byte; the most at a time is less than what is needed by no more than blocks take."""
+    for line in lines(CUT, every):
+        for rank, (need, found) in enumerate(zip(estimated(line, 4), held(line, 4), strict=True)):
+            assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
+            assert need.total <= found[NEEDED] <= need.total + found["messages"], (line, rank)
+            assert need.without == ["keys and values on their way"]
 
 
 @SOME

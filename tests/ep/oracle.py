@@ -4,7 +4,6 @@ They share only parameters (names, shapes, initial values) and the tape's entry.
 order in which experts are filled; forward and backward are loops over tokens.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,12 +33,14 @@ def swiglu(x: Array) -> tuple[Array, Array]:
 
 class TokenByToken:
     """In place of a Mixture, in serial training: the tokens of `ranks` ranks, each of which fills experts on its own.
+    positions: if several ranks divide the sequences, the positions that each of them has.
 
     dropped: by the batch's key, the choices that found their expert full, as (token, which choice).
     """
 
-    def __init__(self, mixture: Mixture, ranks: int, llama: bool) -> None:
+    def __init__(self, mixture: Mixture, ranks: int, llama: bool, positions: Sequence[Sequence[int]] = ()) -> None:
         self.mixture, self.ranks, self.parameters = mixture, ranks, mixture.parameters
+        self.positions = positions
         self.act = swiglu if llama else gelu
         self.dropped: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
@@ -51,14 +52,16 @@ class TokenByToken:
         y = mlp.down.weight.data @ hidden + (mlp.down.bias.data if mlp.down.bias else 0)
         return y, hidden, slope, u
 
-    def choices(self, x: Array, groups: Sequence[range]) -> tuple[Array, list[tuple[int, int]], list[tuple[int, int]]]:
+    def choices(
+        self, x: Array, groups: Sequence[Sequence[int]]
+    ) -> tuple[Array, list[tuple[int, int]], list[tuple[int, int]]]:
         """Each token's probabilities; who goes where, as (token, expert); who is dropped, as (token, which choice)."""
         routing, e = self.mixture.routing, self.mixture.number
         logits = np.array([self.mixture.router.weight.data @ token for token in x])
         prob = np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in logits])
         capacity = math.inf
         if routing.capacity is not None:
-            capacity = math.ceil(Fraction(str(routing.capacity)) * routing.top * Fraction(len(x), self.ranks) / e)
+            capacity = math.ceil(Fraction(str(routing.capacity)) * routing.top * Fraction(len(x), len(groups)) / e)
         goes, dropped = [], []
         for group in groups:
             used = [0] * e
@@ -75,8 +78,11 @@ class TokenByToken:
     def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
         x = norm(x)
         shape, length = x.shape, x.shape[1]
-        ends = np.cumsum([0, *(len(part) * length for part in np.array_split(np.arange(shape[0]), self.ranks))])
-        groups = [range(a, b) for a, b in itertools.pairwise(ends)]
+        groups = [
+            [row * length + at for row in rows.tolist() for at in positions]
+            for rows in np.array_split(np.arange(shape[0]), self.ranks)
+            for positions in self.positions or [range(length)]
+        ]
         tokens = x.data.reshape(-1, shape[-1])
         prob, goes, dropped = self.choices(tokens, groups)
         y = np.zeros_like(tokens)
@@ -139,10 +145,12 @@ def add(parameter: Parameter, gradient: Array) -> None:
     parameter.accumulate(lambda out: np.copyto(out, gradient))
 
 
-def with_oracle(units: list[Unit], ranks: int, llama: bool = False) -> list[Unit]:
+def with_oracle(
+    units: list[Unit], ranks: int, llama: bool = False, positions: Sequence[Sequence[int]] = ()
+) -> list[Unit]:
     """The same model with its mixtures written token by token."""
     return [
-        replace(unit, mlp=TokenByToken(unit.mlp, ranks, llama))
+        replace(unit, mlp=TokenByToken(unit.mlp, ranks, llama, positions))
         if isinstance(unit, Block) and isinstance(unit.mlp, Mixture)
         else unit
         for unit in units

@@ -11,6 +11,7 @@ from minidist import UsageError
 from minidist.ep.options import choose_ep, choose_hosts
 from minidist.papers import deepseek_v3, deepspeed_moe, switch
 from minidist.papers.collectives import chunk_sizes
+from minidist.programs.expert_parallel import Hosts, draw, layouts
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,19 @@ def test_hosts_of_a_token_by_all_choices() -> None:
 
 def test_deepspeeds_mixtures_to_the_unit() -> None:
     assert [deepspeed_moe.parameters(h, 128) for h in deepspeed_moe.WIDTHS] == [52_470_214_656, 13_148_878_848]
+
+
+def test_copies_of_tokens_whose_router_is_drawn() -> None:
+    """Each choice looked at by itself; and on 8 ranks close to what all choices give."""
+    small = Hosts(experts=12, k=3, hosts=4, limit=2)
+    tokens, to_experts, to_hosts, limited = draw(small, 1, 5, 100)
+    prob = np.random.default_rng([5, *small]).random((tokens, 12))
+    elsewhere = [[expert // 3 for expert in np.argsort(-of)[:3] if expert // 3 != 1] for of in prob]
+    assert (to_experts, to_hosts) == (sum(map(len, elsewhere)), sum(len({*of}) for of in elsewhere))
+    assert limited < to_hosts
+    v3 = layouts(Namespace(experts=8, top=2, host_limit=None), 4)["DeepSeek-V3"]
+    tokens, *copies = np.sum([draw(v3, rank, rank, 8) for rank in range(8)], axis=0)
+    to_experts, to_hosts, limited = (number / tokens for number in copies)
+    assert abs(to_experts - 7.0) < 0.05
+    assert abs(to_hosts - 4.63) < 0.05
+    assert limited <= 3.5 + 0.05

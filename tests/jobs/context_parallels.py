@@ -17,15 +17,16 @@ VOCABULARY, BATCH = 23, 6
 HEADS = {"gpt": 8, "llama": 4}  # key/value heads: no more ranks can share them
 
 
-def model(name: str, context: int) -> list[Unit]:
+def model(name: str, context: int, dropout: float = 0.0) -> list[Unit]:
     """GPT has learned positions, Llama rotary ones, and groups of two query heads."""
     if name == "gpt":
-        return gpt(GPTConfig(VOCABULARY, context, layers=2, heads=8, width=24))
-    sizes: dict[str, Any] = {"layers": 2, "heads": 8, "kv_heads": 4, "width": 32, "hidden": 37}
+        return gpt(GPTConfig(VOCABULARY, context, layers=2, heads=8, width=24, dropout=dropout))
+    sizes: dict[str, Any] = {"dropout": dropout, "layers": 2, "heads": 8, "kv_heads": 4, "width": 32, "hidden": 37}
     return llama(LlamaConfig(VOCABULARY, context, **sizes))
 
 
-def settings(precision: str, accumulate: int = 1, recompute: str = "none") -> Settings:
+def settings(precision: str, accumulate: int = 1, recompute: str = "none", dropout: float = 0.0) -> Settings:
+    """dropout is the model's, and goes along with them."""
     made = engines.settings(precision, "adamw", accumulate, clip=0.5)
     made.recompute = recompute
     return made
@@ -48,7 +49,8 @@ def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
     """A case: model, context, scheme, positions, ZeRO's stage, cp, and settings."""
     name, context, scheme, positions, zero, cp, *how = case
     layout = Layout(dp=comm.size // cp, cp=cp)
-    engine = context_parallel(model(name, context), settings(*how), comm, layout, scheme, positions, zero)
+    units = model(name, context, *how[3:])
+    engine = context_parallel(units, settings(*how), comm, layout, scheme, positions, zero)
     return train(engine, context)
 
 

@@ -17,6 +17,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Block, Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.mixture import Mixture, Plan, Routing, Tally, with_experts
+from minidist.papers.context import positions
 from minidist.parallel3d import grid
 
 VOCABULARY, CONTEXT, BATCH, EXPERTS, STEPS = 11, 3, 8, 8, 2
@@ -59,9 +60,10 @@ def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
     return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
 
 
-def serial(case: Model, ranks: int) -> tuple[dict[str, Any], list[Unit]]:
-    """By a mixture that is written token by token, which is told how many ranks fill experts on their own."""
-    units = with_oracle(model(case), ranks, case[0] == "llama")
+def serial(case: Model, ranks: int, cp: int = 1, how: str = "zigzag") -> tuple[dict[str, Any], list[Unit]]:
+    """By a mixture that is written token by token, which is told how many ranks fill experts on their own, and which
+    positions they have."""
+    units = with_oracle(model(case), ranks, case[0] == "llama", positions(CONTEXT, cp, how) if cp > 1 else ())
     return train(Engine(units, settings(case))), units
 
 
@@ -85,11 +87,11 @@ def weights_of(comm: Any, case: Model, ep: int) -> dict[str, np.ndarray]:
     return checkpoint.weights(engine, writer=comm.rank == 0)
 
 
-def run_grid(comm: Any, case: Model, layout: Layout, zero: int) -> dict[str, Any]:
-    """On a grid of data x pipeline x tensor ranks; accumulation is over a pipeline's micro-batches."""
+def run_grid(comm: Any, case: Model, layout: Layout, zero: int, **how: Any) -> dict[str, Any]:
+    """On a grid of ranks; accumulation is over a pipeline's micro-batches."""
     units = model(case)
     layout = replace(layout, micro_batches=case[5], parts=cut(units, layout.pp * layout.chunks))
-    driver = grid(units, settings(case), comm, layout, zero)
+    driver = grid(units, settings(case), comm, layout, zero, **how)
     return train(driver.engine, driver)
 
 

@@ -1,0 +1,149 @@
+"""Experts on a grid of ranks, by formula: which rank holds which, what the ranks send each other for their tokens, and
+what a mixture keeps for its backward. Ranks are numbered here once more; the layout is asked only for sizes.
+
+N = dp x cp ranks share a batch's tokens. Of the G ranks that divide model states, P that are next to each other divide
+the experts, and G/P hold the same ones.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from minidist.claims.run import Asked, Run
+from minidist.papers import llama, models, switch
+from minidist.papers.collectives import chunk_sizes, ring_all_reduce
+
+TOKENS = ("dispatch forward", "combine forward", "dispatch backward", "combine backward")
+
+
+# ---- which rank holds what -------------------------------------------------------------------------------------------
+
+
+def places(run: Asked) -> list[int]:
+    """Each rank's number among the P ranks that divide the experts."""
+    return [(at.shard * run.layout.cp + at.context) % run.layout.ep for at in run.places]
+
+
+def group_of(run: Asked, rank: int) -> list[int]:
+    """These P ranks, this one included, in order."""
+
+    def group(other: int) -> tuple[int, ...]:
+        at = run.places[other]
+        return at.host, at.pipeline, at.tensor, (at.shard * run.layout.cp + at.context) // run.layout.ep
+
+    return [other for other in range(run.ranks) if group(other) == group(rank)]
+
+
+def copies(run: Asked) -> int:
+    """G/P: the number of ranks that divide the states of the same experts."""
+    return run.layout.shard * run.layout.cp // run.layout.ep
+
+
+def experts_here(run: Asked) -> list[int]:
+    """Experts of a layer on each rank."""
+    sizes = chunk_sizes(run.options.experts, run.layout.ep)
+    return [sizes[place] for place in places(run)]
+
+
+def sizes(run: Asked) -> list[int]:
+    """Parameters of a layer's experts on each rank. If t ranks share a layer, the first has the biases of all."""
+    t = run.layout.tp
+    of_one = [cut + whole * (part == 0) for part, (cut, whole) in enumerate(run.model.mlp(t))]
+    return [number * of_one[at.tensor] for number, at in zip(experts_here(run), run.places, strict=True)]
+
+
+class Stored(NamedTuple):
+    """A Flat, by formula."""
+
+    size: int  # elements, padded so that
+    among: int  # this many ranks can divide them
+
+    @property
+    def shard(self) -> int:
+        return self.size // self.among
+
+
+def stored(run: Asked) -> list[Stored]:
+    """Each rank's experts of a layer, which the ranks with the same ones divide."""
+    return [Stored(models.padded(size, copies(run)), copies(run)) for size in sizes(run)]
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def mean_tokens(run: Asked) -> Fraction:
+    """T: tokens of a rank in a micro-batch, on average."""
+    o = run.options
+    return Fraction(o.batch // o.accumulate * o.context, run.layout.dp * run.layout.cp)
+
+
+def room(run: Asked) -> int | None:
+    """C."""
+    o = run.options
+    return None if o.capacity is None else switch.capacity(mean_tokens(run), o.experts, o.top, o.capacity)
+
+
+def rows(run: Run, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
+    """Rows that each rank sends to experts' ranks, or back, in a step; and the formula. forwards: of each rank's
+    mixtures in a step, and of these those that run again."""
+    o, p = run.options, run.layout.ep
+    again = any(repeated for _, repeated in forwards)
+    times = f"{'l·' if o.recompute == 'none' else ''}4" if not again else "(4l+2r)" if o.recompute == "log" else "l·6"
+    if o.capacity is not None:
+        both = zip(*switch.rows_of_capacity(mean_tokens(run), o.experts, o.top, o.capacity, p), strict=True)
+        there_and_back = [going + coming for going, coming in both]
+        whole = o.top * Fraction(str(o.capacity)) * mean_tokens(run) / o.experts
+        formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
+        each = zip(forwards, places(run), strict=True)
+        return [(2 * every - repeated) * there_and_back[place] for (every, repeated), place in each], formula
+    sent = [0] * run.ranks
+    for rank in range(run.ranks):
+        for name in ("forwards", "last"):  # each forward sends what goes out and back; the last one's backward, too
+            for chosen in zip(*(run.counted[other][name] for other in group_of(run, rank)), strict=True):
+                going, coming = switch.rows_without_capacity(chosen)
+                sent[rank] += going[places(run)[rank]] + coming[places(run)[rank]]
+    return sent, f"{times.replace('4', '2').replace('6', '3')}(out + in)h"
+
+
+def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Bytes that each rank sends so that ranks know how many rows will come, and each expert's share of all choices."""
+    o, n = run.options, run.layout.dp * run.layout.cp
+    every = [of_rank for of_rank, _ in forwards]
+    counts = [
+        8 * f * (o.experts - here) * (o.capacity is None) for f, here in zip(every, experts_here(run), strict=True)
+    ]
+    around = ring_all_reduce(o.experts, n).sent
+    at = [share * run.layout.cp + place.context for share, place in zip(run.data_shares, run.places, strict=True)]
+    return counts, [8 * f * around[i] * (o.balance > 0) for f, i in zip(every, at, strict=True)]
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
+    """Bytes that a rank's mixture keeps for this number of its tokens, minus what its layer's MLP would keep. Without a
+    capacity they are those of the rows that came to its experts in the last forward: the mean over its layers."""
+    o, h, part = run.options, run.options.width, run.places[rank].tensor
+    t = run.layout.tp
+    hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(llama.mlp_width(h), t)[part]
+    fixed, here = room(run), experts_here(run)[rank]
+    if fixed is not None:
+        made, arrived = o.experts * fixed, float(here * fixed * run.layout.ep)
+    else:
+        made = o.top * tokens
+        arrived = mean_of_rows(run, rank) if isinstance(run, Run) else float(made)
+    of = switch.mixture_activations(
+        tokens, o.experts, o.top, h, hidden, made, arrived, run.bytes.stored, run.bytes.computed, o.balance > 0
+    )
+    if run.sequence_parallel and o.balance:  # the probabilities of the rank's own positions, once more
+        of += run.bytes.computed * tokens / t * o.experts
+    return of - run.bytes.stored * tokens * hidden
+
+
+def mean_of_rows(run: Run, rank: int) -> float:
+    """Rows that reach the experts of a layer of this rank, by what all ranks' routers chose in the last forward."""
+    first = sum(chunk_sizes(run.options.experts, run.layout.ep)[: places(run)[rank]])
+    here = slice(first, first + experts_here(run)[rank])
+    layers = zip(*(run.counted[other]["latest"] for other in group_of(run, rank)), strict=True)
+    found = [sum(sum(chosen[here]) for chosen in of_ranks) for of_ranks in layers]
+    return sum(found) / max(len(found), 1)
