@@ -561,7 +561,7 @@ def check_vanished(submission: Submission) -> None:
             elif math.isclose(found, float(gone.sum() / np.count_nonzero(gradient))):
                 why = " That is of the numbers that are not zero; of all numbers is wanted."
             elif math.isclose(found, 100 * expected):
-                why = " That is in per cent; a share, between 0 and 1, is wanted."
+                why = " That is in percent; a share, between 0 and 1, is wanted."
             elif math.isclose(found, float(((gradient.astype(np.float16) == 0) & (gradient != 0)).mean())):
                 why = " That is the same at every scale: multiply first, then round."
             lose(f"On {each.label}: it is {found:g}; {expected:g} is wanted.{why}")
