@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -110,6 +110,16 @@ def engine(
     return kind(gpt(SMALL), Settings(precision, optimizer or AdamW(), lambda update: rate, clip=clip))
 
 
+class Rule:
+    """A loss scale for the engine, which calls `update` after each step: a subclass has the rule in `after_a_step`."""
+
+    def update(self, overflow: bool) -> None:
+        self.after_a_step(overflow)
+
+    def after_a_step(self, overflow: bool) -> None:
+        raise NotImplementedError
+
+
 def logits_gradient(positions: int, batch: int = 8192, vocabulary: int = 50257) -> Array:
     """The slopes of the loss with respect to the logits at some positions of a batch; logits near 0, as in a first
     step."""
@@ -195,9 +205,9 @@ def engine_with(*functions: Callable[..., Any], scale: float = 2.0**28) -> Any:
 
         def apply_gradients(self) -> None:
             pieces = [exercise.Piece(flat.param, flat.grad, flat.master) for flat in self.flats]
-            adam = make_adam(self)
+            adam, comm = make_adam(self), cast(Comm, Alone())
             with np.errstate(over="ignore", invalid="ignore"):
-                self.state = exercise.apply_gradients(Alone(), pieces, self.state, self.settings.clip, adam)
+                self.state = exercise.apply_gradients(comm, pieces, self.state, self.settings.clip, adam)
             self.loss_scale.scale = self.state.scale
             self.steps += 1
 
