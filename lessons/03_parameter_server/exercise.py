@@ -107,12 +107,16 @@ def take(shard: Shard, worker: int, gradient: Array) -> None:
     raise NotImplementedError
 
 
+# The server's loop: here is room for the notebook's hear and answer_fresh, with fresh instead of may_read.
+
+
 def serve(comm: Comm, shard: Shard) -> None:
     """The server's loop: handle one message after another, in the order of arrival, until every worker has sent STOP.
 
     Receive each pushed gradient into a new array, and call `take`. Answer a pull as soon as it is `fresh`: at once, or
     after others have pushed; until then, hold it back. Never wait for one worker while another may want something.
-    (A gradient follows its header at once, so you may wait for that.) At the end call comm.flush(), which waits until
-    everything that was posted has been received.
+    (A gradient follows its header at once, so you may wait for that.) All workers do the same number of iterations, so
+    no pull waits for a worker that has stopped. At the end call comm.flush(), which waits until everything that was
+    posted has been received.
     """
     raise NotImplementedError

@@ -86,6 +86,7 @@ class DataParallel(Engine):
 
     def rows(self, n: int) -> range:
         """This rank's share of a batch of n sequences: consecutive, in order of ranks; the first n mod N have one more.
+        N is the number of ranks, self.comm.size.
 
         Every sequence is in exactly one rank's share.
         """

@@ -11,9 +11,9 @@ from minidist.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
 from minidist.papers import collectives
 
 BACKWARD, SENT = QUANTITIES["gradients"], QUANTITIES["messages"]
-WAYS = {"ring": BLUE, "master": RED}
-COMPUTED = {"ring": collectives.ring_all_reduce, "master": collectives.server_all_reduce}
-FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "master": r"master: $(N-1)\,\Psi$"}
+WAYS = {"ring": BLUE, "server": RED}
+COMPUTED = {"ring": collectives.ring_all_reduce, "server": collectives.server_all_reduce}
+FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "server": r"server: $(N-1)\,\Psi$"}
 
 
 def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = "") -> None:
@@ -61,7 +61,7 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     words = ", ".join(f"{way} with {n} ranks {numbers / psi:.2f}" for (way, n), numbers in busiest.items())
     show(
         fig,
-        "How much the busiest rank sends in a step, in units of Ψ, for 2 to 8 ranks: the master's line climbs to 7, the"
+        "How much the busiest rank sends in a step, in units of Ψ, for 2 to 8 ranks: the server's line climbs to 7, the"
         f" ring's stays below 2. The counted dots lie on the lines: {words}.",
     )
 
@@ -79,10 +79,13 @@ def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = 
                     (place + 0.04, 1.05 if back else 0.05), 0.92, 0.85, color=BACKWARD if back else SENT, lw=0
                 )
             )
-            label = unit.replace("embedding", "embed-\nding") if back else f"{nbytes:,}\nbytes"
+            part = back and ("backward", unit, 0) in events[place + 1 :]  # another unit adds the rest: the head is tied
+            name_of = unit.replace("embedding", "embed-\nding")
+            label = (f"head's part\nof {name_of}" if part else name_of) if back else f"{nbytes:,}\nbytes"
             at = (place + 0.5, 1.47 if back else 0.47)
             ax.text(*at, label, ha="center", va="center", color=DARK, fontsize=8)
-            said.append(f"backward of {unit}" if back else f"sends {nbytes:,} bytes")
+            whole = f"the head's part of {unit}" if part else f"backward of {unit}"
+            said.append(whole if back else f"sends {nbytes:,} bytes")
         ax.set(xlim=(0, max(map(len, steps.values()))), ylim=(0, 2), xticks=[])
         ax.set_xlabel("time, not to scale" if ax is axes[-1, 0] else "", fontsize=9)
         ax.set_yticks([0.47, 1.47], ["sends", "backward"], fontsize=9)
@@ -122,12 +125,6 @@ def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
         f"Two bars for each plan: the backward, cut into buckets, which ends at {compute:g}; and below it the link, on"
         f" which a bucket leaves when it is ready and the one ahead has arrived. The last one arrives: {words}.",
     )
-
-
-def print_trained(serial: Sequence[float], name: str, parallel: Sequence[float]) -> None:
-    """Every third loss of a training, below those of one process, which should be the same."""
-    for who, losses in (("serial", serial), (name, parallel)):
-        print(f"{who:{len(name.strip())}}", " ".join(f"{loss:.4f}" for loss in losses[::3]))
 
 
 def print_sent(sent: Sequence[Mapping[str, int]], psi: int) -> None:
@@ -186,3 +183,5 @@ def print_losses(
             off = np.linalg.norm(first - right) / np.linalg.norm(right)
             line += f"{np.linalg.norm(first):>25.4f}{off:>9.0%}"
         print(line)
+    if truth is not None:
+        print("off by: the distance from the right gradient, divided by the right one's norm")

@@ -85,7 +85,7 @@ def apply_gradients(
     scale and clipped. It remembers each gradient: call it once for each piece, and not at all if the step is skipped.
     clip: the largest norm of the whole gradient. A longer gradient is multiplied by clip / norm. 0: no clipping.
 
-    If the norm is not finite, all ranks skip the step: parameters and master copies stay as they are. In any case all
-    grad arrays are zero afterwards.
+    If the norm is not finite, all ranks skip the step: parameters and master copies stay as they are. Whether the step
+    is skipped or not, all grad arrays are zero afterwards.
     """
     raise NotImplementedError

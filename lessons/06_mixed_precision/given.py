@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.ring import all_reduce
+from minidist.train import Alone
 
 Array = np.ndarray
 
@@ -34,7 +35,7 @@ def halve_or_double(scale: float, overflow: bool, clean: int) -> float:
     return scale * 2 if clean and clean % 10 == 0 else scale
 
 
-def anybody(comm: Comm, mine: bool) -> bool:
+def any_rank(comm: Comm, mine: bool) -> bool:
     return bool(all_reduce(comm, np.array([float(mine)]))[0])
 
 
@@ -109,6 +110,16 @@ def engine(
     return kind(gpt(SMALL), Settings(precision, optimizer or AdamW(), lambda update: rate, clip=clip))
 
 
+class Rule:
+    """A loss scale for the engine, which calls `update` after each step: a subclass has the rule in `after_a_step`."""
+
+    def update(self, overflow: bool) -> None:
+        self.after_a_step(overflow)
+
+    def after_a_step(self, overflow: bool) -> None:
+        raise NotImplementedError
+
+
 def logits_gradient(positions: int, batch: int = 8192, vocabulary: int = 50257) -> Array:
     """The slopes of the loss with respect to the logits at some positions of a batch; logits near 0, as in a first
     step."""
@@ -180,6 +191,27 @@ def describe(rounding: Callable[[Any], Any], gradient: Array) -> tuple[int, bool
     of a gradient that is lost."""
     whole = next(n for n in range(1, 5000) if rounding(n + 1) == n)
     return whole, bool(np.isinf(rounding(65520))), float(100 * np.mean((rounding(gradient) == 0) & (gradient != 0)))
+
+
+def engine_with(*functions: Callable[..., Any], scale: float = 2.0**28) -> Any:
+    """The package's engine, whose steps end with exercise.py's `apply_gradients`. From now on exercise.py has these
+    functions, by their names, so that right ones call the lesson's in place of wrong ones."""
+    import exercise
+
+    vars(exercise).update({function.__name__: function for function in functions})
+
+    class WithYours(Engine):
+        state = exercise.Scale(scale)
+
+        def apply_gradients(self) -> None:
+            pieces = [exercise.Piece(flat.param, flat.grad, flat.master) for flat in self.flats]
+            adam, comm = make_adam(self), cast(Comm, Alone())
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.state = exercise.apply_gradients(comm, pieces, self.state, self.settings.clip, adam)
+            self.loss_scale.scale = self.state.scale
+            self.steps += 1
+
+    return WithYours
 
 
 def make_adam(trained: Any) -> Callable[[int, Array], Array]:

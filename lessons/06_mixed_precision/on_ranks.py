@@ -81,8 +81,8 @@ def norm(comm: Comm, exercise: ModuleType, mine: Sequence[Array], scale: float) 
 
 
 def agree(comm: Comm, exercise: ModuleType, mine: bool) -> dict[str, Any]:
-    """The notebook's `anybody`."""
-    value = exercise.anybody(comm, mine)
+    """The notebook's `any_rank`."""
+    value = exercise.any_rank(comm, mine)
     return {"returned": bool(value) if isinstance(value, bool | np.bool_) else type(value).__name__}
 
 

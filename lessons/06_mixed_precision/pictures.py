@@ -150,7 +150,7 @@ def print_late(late: Mapping[tuple[str, str], tuple[float, Sequence[float]]]) ->
     """For each optimizer and program: how far the weights moved in all, and the first and the last loss."""
     print(f"{'':8}{'':12}{'distance moved':>16}{'loss, step 1':>15}{'step 20':>10}")
     for (name, kind), (moved, losses) in late.items():
-        program = "broken" if kind == "ClipsFirst" else "right"
+        program = "broken" if kind == "ClipsScaled" else "right"
         print(f"{name:8}{program:12}{moved:16.6f}{losses[0]:15.3f}{losses[-1]:10.3f}")
 
 

@@ -561,7 +561,7 @@ def check_vanished(submission: Submission) -> None:
             elif math.isclose(found, float(gone.sum() / np.count_nonzero(gradient))):
                 why = " That is of the numbers that are not zero; of all numbers is wanted."
             elif math.isclose(found, 100 * expected):
-                why = " That is in per cent; a share, between 0 and 1, is wanted."
+                why = " That is in percent; a share, between 0 and 1, is wanted."
             elif math.isclose(found, float(((gradient.astype(np.float16) == 0) & (gradient != 0)).mean())):
                 why = " That is the same at every scale: multiply first, then round."
             lose(f"On {each.label}: it is {found:g}; {expected:g} is wanted.{why}")
@@ -589,12 +589,12 @@ def check_halve(submission: Submission) -> None:
             lose(f"On {each.label}: after step {number + 1}, with {before}, it is {said}; {scale:g} is wanted.")
 
 
-def check_anybody(submission: Submission) -> None:
+def check_any_rank(submission: Submission) -> None:
     cases = []
     for n, flags in ((4, [False, False, True, False]), (3, [False] * 3), (2, [True, True]), (4, [True, *[False] * 3])):
         said = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag) or "nobody"
-        cases.append(Case(n, f"{n} ranks, `anybody`, True on {said}", flags))
-    for each, outcomes in zip(cases, submission.run("agree", cases, ["anybody"], rules=STRICT), strict=True):
+        cases.append(Case(n, f"{n} ranks, `any_rank`, True on {said}", flags))
+    for each, outcomes in zip(cases, submission.run("agree", cases, ["any_rank"], rules=STRICT), strict=True):
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["returned"]
             if isinstance(found, str):
@@ -609,7 +609,7 @@ GAPS = {
     "vanished": check_vanished,
     "with_master": check_with_master,
     "halve_or_double": check_halve,
-    "anybody": check_anybody,
+    "any_rank": check_any_rank,
 }
 
 

@@ -123,18 +123,18 @@ class Unit(NamedTuple):
     master: Array  # float32: the part of the parameters that this rank updates
 
 
-def start(comm: Comm, mine: slice | None = None) -> tuple[list[Unit], Array, Array]:
+def start(comm: Comm, where: slice | None = None) -> tuple[list[Unit], Array, Array]:
     """A rank's units, and its rows of a batch with their targets; every rank draws the same numbers.
 
-    mine: this rank's shard of a padded Flat, the only part of the master copies that it gets. None: all, no padding.
+    where: this rank's shard of a padded Flat, the only part of the master copies that it gets. None: all, no padding.
     """
     random, units = np.random.default_rng(0), []
-    padded = SIZE if mine is None else comm.size * (mine.stop - mine.start)
+    padded = SIZE if where is None else comm.size * (where.stop - where.start)
     for _ in range(LAYERS):
         master = np.zeros(padded, np.float32)
         master[:SIZE] = random.standard_normal(SIZE) / WIDTH**0.5
         param = master.astype(np.float16)
-        units.append(Unit(param, np.zeros_like(param), master[mine or slice(None)].copy()))
+        units.append(Unit(param, np.zeros_like(param), master[where or slice(None)].copy()))
     x, y = random.standard_normal((2, BATCH, WIDTH)).astype(np.float32)
     rows = chunk(BATCH, comm.size, comm.rank)
     return units, x[rows], np.tanh(y[rows])

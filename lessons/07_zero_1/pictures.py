@@ -105,10 +105,8 @@ def draw_memory(counted: Mapping[int, float]) -> None:
 
 def print_held(held: Mapping[str, int], psi: int) -> None:
     """The bytes that rank 0 holds, by kind."""
-    print(
-        f"Ψ = {psi:,} parameters; rank 0 holds:",
-        ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()),
-    )
+    print(f"Ψ = {psi:,} parameters; rank 0 holds:")
+    print("  ", ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()))
 
 
 def print_traffic(programs: Mapping[str, Mapping[str, int]]) -> None:

@@ -95,7 +95,7 @@ def train_step(
 ) -> float:
     """One step of training of the layers above, with the squared error / 2 / batch, in micro-batches.
 
-    parts    for each micro-batch (x, y), both (rows, width): this rank's rows. There may be none
+    parts    for each micro-batch (x, y), both (rows, width): this rank's rows. A rank may have no rows of a micro-batch
     batch    the number of rows on all ranks, in all micro-batches together
     rate     the master copy changes by minus rate times the gradient
 
@@ -123,8 +123,8 @@ class ZeRO2(ZeRO1):
         raise NotImplementedError
 
     def collect(self, flat: Flat) -> None:
-        """A unit's backward has written a gradient: flat.collect(bucket), the Flat's own method, adds it to a
-        bucket (padded,).
+        """A unit's backward has left its gradient with the Flat. The Flat has a method of the same name as this one:
+        flat.collect(bucket) adds the gradient to a bucket (padded,).
 
         There may be a bucket already: a tied head has left its part in it. If there is none, make one of zeros.
         """

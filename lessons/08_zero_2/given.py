@@ -153,9 +153,9 @@ def train(make: Any, comm: Comm) -> list[float]:
     return [engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:]) for _ in range(7)]
 
 
-def claim_for_good(for_good: Mapping[str, Sequence[int]], padded: int, psi: int) -> None:
+def claim_permanent(permanent: Mapping[str, Sequence[int]], padded: int, psi: int) -> None:
     """Rank 0 of 64 holds what the paper's formula says, and what its Figure 1 prints for 7.5 billion parameters."""
-    for stage, states in enumerate(for_good.values(), start=1):
+    for stage, states in enumerate(permanent.values(), start=1):
         promised = zero.model_states(padded, 64, stage)
         assert list(states) == [promised.parameters, promised.gradients, promised.optimizer]
         assert zero.FIGURE_1[stage].agrees(7.5 * sum(states) / psi)

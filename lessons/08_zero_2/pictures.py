@@ -55,10 +55,10 @@ def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str =
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def print_bytes_each(for_good: Mapping[str, Sequence[int]], kinds: Sequence[str], psi: int) -> None:
+def print_bytes_each(permanent: Mapping[str, Sequence[int]], kinds: Sequence[str], psi: int) -> None:
     """What a rank holds permanently, in bytes a parameter, by kind."""
     print(f"{'bytes a parameter':20}" + "".join(f"{kind:>12}" for kind in [*kinds, "total"]))
-    for name, states in for_good.items():
+    for name, states in permanent.items():
         print(f"{name:20}" + "".join(f"{nbytes / psi:>12.4g}" for nbytes in [*states, sum(states)]))
     print()
 
@@ -87,11 +87,11 @@ def print_peaks(
 
 def print_by_micro_batches(sent: Mapping[tuple[str, int], int], one_way: int) -> None:
     """sent[stage, micro-batches]: the bytes of a step. one_way: the bytes of one collective over all parameters."""
-    print(f"{'':2}{'ZeRO-1':>12}{'2Ψ':>12}{'ZeRO-2':>14}{'(a+1)Ψ':>12}{'ratio':>8}")
-    print(f"{'a':2}{'counted':>12}{'computed':>12}{'counted':>14}{'computed':>12}")
+    print(f"{'bytes of a step':18}{'ZeRO-1':>9}{'2Ψ':>12}{'ZeRO-2':>14}{'(a+1)Ψ':>12}{'ZeRO-2 over ZeRO-1':>21}")
+    print(f"{'micro-batches a':18}{'counted':>9}{'computed':>12}{'counted':>14}{'computed':>12}")
     for a in sorted({a for _, a in sent}):
         one, two = sent["ZeRO-1", a], sent["ZeRO-2", a]
-        print(f"{a:<2}{one:>12,}{2 * one_way:>12,}{two:>14,}{(a + 1) * one_way:>12,}{two / one:>8.2g}")
+        print(f"{a:<18}{one:>9,}{2 * one_way:>12,}{two:>14,}{(a + 1) * one_way:>12,}{two / one:>21.2g}")
     print()
 
 

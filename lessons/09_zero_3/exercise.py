@@ -110,5 +110,5 @@ class ZeRO3(ZeRO1):
         raise NotImplementedError
 
     def after_update(self) -> None:
-        """Every rank has updated its shard. What must be done before the next step?"""
+        """Every rank has updated its shard. Must anything be sent before the next step?"""
         raise NotImplementedError

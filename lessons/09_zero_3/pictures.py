@@ -142,7 +142,7 @@ def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapp
     psi, largest = sum(sizes.values()), max(sizes.values())
     shards = sum(memory[kind] for kind in STATES)
     passing = max(gathered + bucket for _, _, gathered, bucket in moments)
-    print(f"{'':9}{'shards: 16Ψ/N':>16}{'in passing: 4ψ':>17}{'sum':>12}{'over its shards':>18}")
+    print(f"{'':9}{'shards: 16Ψ/N':>16}{'in passing: 4s':>17}{'sum':>12}{'over its shards':>18}")
     rows = [(4, "counted", shards, passing)]
     rows += [(n, "computed", 16 * psi // n, 4 * largest) for n in (4, 64, 1024)]
     for n, known, held, more in rows:
@@ -162,7 +162,7 @@ def print_figure_1(held: Mapping[str, Sequence[int]], psi: int) -> None:
 
 def print_traffic(traffic: Mapping[tuple[str, int], Mapping[str, int]], padded: Mapping[int, int]) -> None:
     """traffic[stage, n]: what rank 0 of n sent in a step, by phase. padded[n]: psi with its padding for n ranks."""
-    print(f"{'':15}{'N':>2}{'formula':>21}{'computed':>12}{'counted':>12}{'norm':>6}{'ratio':>8}")
+    print(f"{'sent by rank 0':15}{'N':>2}{'bytes: formula':>21}{'computed':>12}{'counted':>12}{'norm':>6}{'ratio':>8}")
     for (name, n), by_phase in sorted(traffic.items(), key=lambda of: (list(STAGE_NUMBERS).index(of[0][0]), of[0][1])):
         stage = STAGE_NUMBERS[name]
         norm = by_phase.get("norm", 0)

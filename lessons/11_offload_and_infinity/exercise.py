@@ -91,7 +91,7 @@ def tiled_backward(
     fetch(i)          returns tile i of W: rows i·out/tiles to (i+1)·out/tiles, (out/tiles, in)
     give(i, dw)       takes the gradient of tile i (out/tiles, in), and moves it away
 
-    Fetch each tile once. When you fetch a tile, hold no more than the previous tile and its gradient, which you must
-    already have given away.
+    Fetch each tile once. Before you fetch a tile, give away the gradient of the previous one. (Your variables may still
+    refer to the previous tile and its gradient, but to nothing older.)
     """
     raise NotImplementedError

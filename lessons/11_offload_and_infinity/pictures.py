@@ -78,7 +78,8 @@ def show_moves(
 ) -> dict[str, list[float]]:
     """A table of the bytes that all ranks together moved in a step, for each parameter, by kind."""
     found = {}
-    print(f"{'bytes a parameter':22}" + "".join(f"{kind:>16}" for kind in kinds))
+    print("bytes a parameter, all ranks together")
+    print(f"{'':22}" + "".join(f"{kind:>16}" for kind in kinds))
     for way in ways:
         every = [pair for rank in runs for pair in rank[way]["moved"].items()]
         found[way] = [sum(nbytes for what, nbytes in every if what.startswith(kind)) / psi for kind in kinds]

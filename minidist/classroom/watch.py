@@ -9,7 +9,10 @@ print_losses({"serial": serial, "ZeRO-3": found})
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+from minidist.engine import Settings
 
 
 def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any]) -> type:
@@ -25,6 +28,12 @@ def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any])
 
     watched = {name: watch_method(name) for name in methods}
     return type(f"Watched{engine.__name__}", (engine,), {"history": [], **watched})
+
+
+def build_rank(engine: Callable[..., Any], units: Sequence[Any], rank: int, n: int) -> Any:
+    """The engine of one of n ranks, without the others, in mixed precision with Adam: it makes all its arrays before it
+    sends anything. It has its number, and no way to send."""
+    return engine(units, Settings(), SimpleNamespace(rank=rank, size=n))
 
 
 def print_losses(rows: Mapping[str, Sequence[float]], every: int = 5, digits: int = 4) -> None:
