@@ -8,6 +8,7 @@ papers.
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from minidist import Stopped
 from minidist.bugs.probe import Run
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
@@ -25,7 +27,7 @@ SGD = "--optimizer sgd --clip 0 --lr 0.3 --min-lr 0.3"
 EXACT = 1e-9  # relative, in float64
 SEEN = {"fp32": 1e-3, "bf16": 2e-2, "mixed": 2e-2}  # relative: what is too much for rounding, by precision
 WITH_SGD = {"fp32": 1e-5, "bf16": 2e-2, "mixed": 1e-3}  # which divides by no root of a gradient near zero
-TIMEOUT = 120.0  # seconds for one bug's runs, which take a few
+TIMEOUT = 300.0  # seconds for one bug's runs, which take a few
 
 Counted = dict[str, Any]  # what a run counted: `minidist/bugs/probe.py`
 
@@ -92,16 +94,19 @@ def micro_batches(bug: Bug) -> str:
 def perform(edits: Iterable[Edit], runs: dict[str, Run]) -> dict[str, Counted]:
     """Perform runs in a copy of the package with these changes."""
     with changed_copy(edits) as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "minidist.bugs.probe"],
-            input=json.dumps([asdict(run) for run in runs.values()]),
-            cwd=folder,
-            env=python_in(folder),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=True,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "minidist.bugs.probe"],
+                input=json.dumps([asdict(run) for run in runs.values()]),
+                cwd=folder,
+                env={**os.environ, **python_in(folder)},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            raise Stopped(f"runs in a copy of the package did not come to their end: {error}") from None
     return dict(zip(runs, json.loads(done.stdout), strict=True))
 
 
@@ -125,8 +130,11 @@ def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> 
     """Losses of a run with those of another, which may be longer: the loss after the run's last step is what counts."""
 
     def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
-        losses, true = found[name]["losses"], {**right, **found}[truth]["losses"]
-        off = [abs(loss / other - 1) for loss, other in zip(losses, true, strict=False)]
+        other = {**right, **found}[truth]
+        if "error" in other:
+            return Noticed(1, other["error"])
+        losses, true = found[name]["losses"], other["losses"]
+        off = [abs(x / y - 1) for x, y in zip(losses, true, strict=False)]
         if within(off[-1], tolerance(bug)):
             return NOTHING
         step = next(i for i, each in enumerate(off, start=1) if not within(each, tolerance(bug)))

@@ -12,6 +12,7 @@ from minidist.bugs import checks, command, record
 from minidist.bugs.checks import CHECKS, Check, Noticed
 from minidist.bugs.record import Bug
 from minidist.claims import mutants
+from minidist.claims.mutants.patch import Patch
 from minidist.cli.options import in_one_process
 from sampling import shard_of_this_run
 
@@ -175,3 +176,13 @@ def test_a_run_that_fails_is_noticed_with_its_error() -> None:
     verdicts = checks.judge(bug, {"as trained": {"error": "ValueError: no"}}, {})
     assert verdicts["loss"] == Noticed(1, "ValueError: no")
     assert verdicts["grad"] == checks.NOTHING  # it was not run
+    half: dict[str, checks.Counted] = {"other": {"losses": [1.0]}, "exact": {"error": "ValueError: no"}}
+    assert checks.judge(bug, half, {})["N"] == Noticed(1, "ValueError: no")
+
+
+def test_a_copy_that_does_not_run_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = Patch(changes=(("import json\n", "raise SystemExit(3)\n"),))
+    runs = {"exact": checks.runs_of(BUGS["zero2-is-zero1"])["exact"]}
+    assert in_one_process(lambda: len(checks.perform([("bugs/probe.py", ends)], runs))) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("minidist: error: runs in a copy of the package did not come to their end: ")

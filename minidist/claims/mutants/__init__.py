@@ -19,6 +19,8 @@ Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to 
     layout     options that only the chapter has. If it is given, even if it is empty, the losses are compared with
                those of serial training with all options except these: "serial training, losses" is one more claim.
                It catches bugs that change what is learned, but no byte count.
+
+The folder record/ has published bugs, which `minidist/bugs/` runs: `python -m minidist bugs`.
 """
 
 import functools
