@@ -56,11 +56,12 @@ def runs_of(bug: Bug) -> dict[str, Run]:
     runs = {
         "as trained": run(f"--precision {bug.precision}"),
         "exact": run(exact),
-        "sgd": run(f"--precision {bug.precision}", SGD),
         "other": run(exact, steps=FEW, layout=other_layout, ranks=bug.other),
         "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
         "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
     }
+    if bug.adam:
+        runs["sgd"] = run(f"--precision {bug.precision}", SGD)
     if bug.micro:
         runs["micro"] = run(exact, f"{micro_option(bug)} {bug.micro}", steps=FEW)
     return runs

@@ -16,6 +16,7 @@ the healthy program a feature that it lacks, such as another optimizer. A bug ha
     ranks, other   how many ranks; and how many, if another number has to give the same losses
     micro          micro-batches, if another number of them has to give the same losses
     precision      in which it is trained as users train; float32 if not given
+    adam           false if another optimizer takes its place, so that SGD cannot
     given          features that the healthy program needs
     change         file, old and new: the mistake
 """
@@ -47,6 +48,7 @@ class Bug:
     other: int = 1
     micro: int = 0  # none
     precision: str = "fp32"
+    adam: bool = True
     given: tuple[Edit, ...] = field(default=(), repr=False)
     change: tuple[Edit, ...] = field(repr=False)
 

@@ -26,8 +26,8 @@ def noticing(row: command.Row) -> set[str]:
 
 
 def asks(check: Check, name: str) -> bool:
-    """Masks of dropout depend on the micro-batch, so of bugs in dropout its number is not varied."""
-    return check.short != "m" or "dropout" not in name
+    """Masks of dropout depend on the micro-batch, so of bugs in dropout its number is not varied. Muon is no Adam."""
+    return (check.short != "m" or "dropout" not in name) and (check.short != "sgd" or "muon" not in name)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
