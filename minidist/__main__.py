@@ -24,6 +24,7 @@ python -m minidist papers      all that papers print, and how it comes out
 python -m minidist recompute   what a policy of --recompute keeps, runs again
 python -m minidist audit       what was sent, held, written, as others count it
 python -m minidist mutants     broken programs, the claims that fall under them
+python -m minidist bugs        published bugs, rebuilt; which check notices each
 python -m minidist --version   the version"""
 
 
@@ -75,6 +76,10 @@ def main(arguments: list[str]) -> int:
         from minidist.claims import mutants  # imports the rest of the package
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
+    if arguments[:1] == ["bugs"]:
+        from minidist.bugs import command  # likewise
+
+        return command.main(arguments[1:])
     if arguments[:1] == ["audit"]:
         from minidist.claims import audit  # likewise
         from minidist.programs.chapter import find_all

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name("prose.json")
-GLOBS = "README.md", "minidist/**/*.md", "minidist/**/*.py", "minidist/claims/mutants/*.toml", "lessons/**/*.*"
+GLOBS = "README.md", "minidist/**/*.md", "minidist/**/*.py", "minidist/claims/mutants/**/*.toml", "lessons/**/*.*"
 RULES = {rule["name"]: rule for rule in tomllib.loads(Path(__file__).with_name("prose.toml").read_text())["rule"]}
 PATTERNS = {
     name: [re.compile(rule.get(key, "(?!)"), re.I) for key in ("pattern", "allow")] for name, rule in RULES.items()
@@ -30,6 +30,8 @@ TOKEN = re.compile(r"""(\#[^\n]*)|(\b[rbfu]{1,2}|)(\"\"\"|'''|"|')((?:\\.|.)*?)\
 NO_PROSE = re.compile(r"``[^`]+``|`[^`\n]+`|\$[^$\n]+\$|\]\([^)\s]*\)|\\.|https?:\S+|\{[^{}]*\}|</?\w+[^>]*>")
 OWN_LINE = re.compile(r"\s*(?:#|\||[-*+] |\d+[.)] |>)|.*\S {3,}\S")  # a heading, an item, a row: nothing goes before it
 SENTENCE = re.compile(r"(?<=[.?!])[\"”’)*_]*\s+(?=\W*[A-Z0-9`])")
+
+SAID = "mistake =", "says =", "here ="  # in TOML, what a person reads
 
 Lines = list[tuple[int, str]]  # of a text or paragraph, each with its number in the file
 Counts = dict[str, dict[str, int]]  # file -> rule -> faults
@@ -72,7 +74,7 @@ READERS: dict[str, Callable[[str], Iterable[Lines]]] = {
     ".py": read_python,
     ".ipynb": read_notebook,
     ".md": lambda source: [[*enumerate(source.split("\n"), 1)]],
-    ".toml": lambda source: ([each] for each in enumerate(source.split("\n"), 1) if each[1].startswith("mistake =")),
+    ".toml": lambda source: ([each] for each in enumerate(source.split("\n"), 1) if each[1].startswith(SAID)),
 }
 
 

@@ -20,6 +20,7 @@ import pytest
 from minidist import Finished, UsageError, checkpoint
 from minidist.__main__ import CHAPTERS
 from minidist.bench import recompute
+from minidist.bugs import checks as bug_checks
 from minidist.checkpoints import convert, inspect
 from minidist.claims import audit, mutants, papers
 from minidist.classroom import course, release
@@ -108,6 +109,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         (doctor, "main"),
         (launcher, "find_mpiexec"),
         (allocator, "keep_freed_memory"),
+        (bug_checks, "perform"),
     )
     checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))

@@ -65,7 +65,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("grid",),
     ("parallel3d",),
     ("programs",),
-    ("deepspeed", "bench", "classroom", "lessons", "__main__"),
+    ("deepspeed", "bench", "classroom", "bugs", "lessons", "__main__"),
     ("site",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

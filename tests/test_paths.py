@@ -17,7 +17,7 @@ from minidist.__main__ import CHAPTERS, USAGE
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # of `python -m minidist`, with what they need until they parse
-    **dict.fromkeys(("explain", "papers", "audit"), ""),
+    **dict.fromkeys(("explain", "papers", "audit", "bugs"), ""),
     "inspect": "DIR",
     "to-fp32": "DIR FILE",
 }
@@ -28,7 +28,7 @@ PROGRAMS = [
     *(f"minidist.classroom {command}" for command in ("grade", "class", "release")),
     *("minidist.bench", "minidist.deepspeed"),
 ]
-TEXTS = {"--pattern", "--inject", "chapters"}  # what may be empty, or is looked at later: no name of a file
+TEXTS = {"--pattern", "--inject", "chapters", "name"}  # what may be empty, or is looked at later: no name of a file
 
 # In a child for each program: MPI can be begun once in a process.
 WALK = r"""

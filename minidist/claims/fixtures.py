@@ -7,6 +7,13 @@
             ...
         assert sent.bytes() == 0
 
+Without ranks, or with them: `assert_same_at_every_layout` compares your own program with itself, at other layouts.
+
+    from minidist.claims.fixtures import assert_same_at_every_layout
+
+    def test_gradients_are_those_of_one_rank():
+        assert_same_at_every_layout(gradients, [{"dp": 1}, {"dp": 4}, {"dp": 2, "tp": 2}])
+
 Every rank runs the same tests. A test that fails on one rank must not leave the others waiting, so make assertions
 about what all ranks know (`comm.all_gather_object`), or give pytest a time limit.
 """
@@ -17,9 +24,12 @@ from contextlib import AbstractContextManager
 import pytest
 
 from minidist.claims import assertions
+from minidist.claims.layouts import assert_same_at_every_layout
 from minidist.memory.pool import Pool
 from minidist.mpi import environment
 from minidist.mpi.comm import Comm
+
+__all__ = ["assert_same_at_every_layout", "comm", "holding", "pytest_configure", "traffic"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest opens the file

@@ -19,6 +19,8 @@ Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to 
     layout     options that only the chapter has. If it is given, even if it is empty, the losses are compared with
                those of serial training with all options except these: "serial training, losses" is one more claim.
                It catches bugs that change what is learned, but no byte count.
+
+The folder record/ has published bugs, which `minidist/bugs/` runs: `python -m minidist bugs`.
 """
 
 import functools
@@ -30,7 +32,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,20 +132,13 @@ def run(table: dict[str, list[Mutant]]) -> int:
 
 def perform(mutant: Mutant) -> Verdict:
     """Run it in a copy of the package, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
-        copy = Path(folder) / "minidist"
-        shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
-        file = copy / mutant.file
-        file.write_text(mutant.apply(file.read_text(encoding="utf-8"), mutant.file), encoding="utf-8")
-        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
-            compiled.unlink()
+    with changed_copy([(mutant.file, mutant)]) as folder:
         options = f"{mutant.options} {mutant.layout or ''}"
         program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *options.split()]
-        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             [*mpiexec_for(mutant.ranks), *program, "--json", "report.json"],
             cwd=folder,
-            env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, **OPEN_MPI_AS_ROOT, **python_in(folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -167,6 +163,27 @@ def perform(mutant: Mutant) -> Verdict:
             pairs = zip(document["loss"], losses_of_serial_training(mutant.options), strict=True)
             holds["serial training, losses"] = all(math.isclose(loss, right, rel_tol=1e-9) for loss, right in pairs)
         return Verdict(mutant, holds)
+
+
+@contextmanager
+def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
+    """A temporary folder with a copy of the package. patches: of files of the package, made in this order. Raises
+    UsageError if one cannot be made."""
+    with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
+        copy = Path(folder) / "minidist"
+        shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
+        for name, patch in patches:
+            file = copy / name
+            file.write_text(patch.apply(file.read_text(encoding="utf-8"), name), encoding="utf-8")
+            for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+                compiled.unlink()
+        yield folder
+
+
+def python_in(folder: str) -> dict[str, str]:
+    """The environment in which Python imports the copy."""
+    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @functools.cache

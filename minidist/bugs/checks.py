@@ -1,0 +1,253 @@
+"""Which check notices a bug: the runs that a check needs, and what it compares.
+
+Every run is small: 2 layers of width 16, sequences of 8 characters, 20 steps or 6. A check compares with serial
+training of the healthy program, or with another run of the same program. Bytes and memory are those of the first step.
+They are compared with what the healthy program sends and holds on the same ranks; its claims check that against the
+papers.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from minidist import Stopped
+from minidist.bugs.probe import Run
+from minidist.bugs.record import Bug, Edit
+from minidist.claims.mutants import changed_copy, python_in
+
+STEPS, FEW = 20, 6  # of the runs that are compared with serial training, and of the others
+MODEL = "--layers 2 --width 16 --heads 2 --context 8 --batch 8 --warmup 0 --lr 1e-2 --min-lr 1e-2"
+SGD = "--optimizer sgd --clip 0 --lr 0.3 --min-lr 0.3"
+EXACT = 1e-9  # relative, in float64
+SEEN = {"fp32": 1e-3, "bf16": 2e-2, "mixed": 2e-2}  # relative: what is too much for rounding, by precision
+WITH_SGD = {"fp32": 1e-5, "bf16": 2e-2, "mixed": 1e-3}  # which divides by no root of a gradient near zero
+TIMEOUT = 300.0  # seconds for one bug's runs, which take a few
+
+Counted = dict[str, Any]  # what a run counted: `minidist/bugs/probe.py`
+
+
+class Noticed(NamedTuple):
+    """What a check found. step: the first at which it differs, or 0 if the check sees nothing."""
+
+    step: int
+    found: str  # in a few words
+
+
+NOTHING = Noticed(0, "")
+
+
+# ---- the runs of a bug -----------------------------------------------------------------------------------------------
+
+
+def runs_of(bug: Bug) -> dict[str, Run]:
+    """All runs on ranks that the checks need, by name."""
+
+    def run(*options: str, steps: int = STEPS, layout: str = bug.layout, ranks: int = bug.ranks, **how: Any) -> Run:
+        return Run(bug.chapter, " ".join((MODEL, f"--steps {steps}", bug.options, layout, *options)), ranks, **how)
+
+    exact = "--precision fp64"
+    other_layout = bug.layout.replace(f"--ep {bug.ranks}", f"--ep {bug.other}")
+    runs = {
+        "as trained": run(f"--precision {bug.precision}"),
+        "exact": run(exact),
+        "other": run(exact, steps=FEW, layout=other_layout, ranks=bug.other),
+        "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
+        "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
+    }
+    if bug.adam:
+        runs["sgd"] = run(f"--precision {bug.precision}", SGD)
+    if bug.micro:
+        runs["micro"] = run(exact, f"{micro_option(bug)} {bug.micro}", steps=FEW)
+    return runs
+
+
+def serial_runs_of(bug: Bug) -> dict[str, Run]:
+    """The runs of serial training that they are compared with."""
+    chosen = micro_batches(bug)
+
+    def run(*options: str) -> Run:
+        return Run("train", " ".join((MODEL, f"--steps {STEPS}", bug.options, chosen, *options)))
+
+    return {
+        "serial": run(f"--precision {bug.precision}"),
+        "serial exact": run("--precision fp64"),
+        "serial sgd": run(f"--precision {bug.precision}", SGD),
+    }
+
+
+def micro_option(bug: Bug) -> str:
+    """A pipeline has another name for it."""
+    return "--micro-batches" if bug.chapter == "pipeline" else "--accumulate"
+
+
+def micro_batches(bug: Bug) -> str:
+    """The option for serial training that gives it as many micro-batches."""
+    words = bug.layout.split()
+    return f"--accumulate {words[words.index('--micro-batches') + 1]}" if "--micro-batches" in words else ""
+
+
+def perform(edits: Iterable[Edit], runs: dict[str, Run]) -> dict[str, Counted]:
+    """Perform runs in a copy of the package with these changes."""
+    with changed_copy(edits) as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "minidist.bugs.probe"],
+                input=json.dumps([asdict(run) for run in runs.values()]),
+                cwd=folder,
+                env={**os.environ, **python_in(folder)},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            raise Stopped(f"runs in a copy of the package did not come to their end: {error}") from None
+    return dict(zip(runs, json.loads(done.stdout), strict=True))
+
+
+@cache
+def broken(bug: Bug) -> dict[str, Counted]:
+    """All runs on ranks of the broken program."""
+    return perform([*bug.given, *bug.change], runs_of(bug))
+
+
+@cache
+def healthy(bug: Bug) -> dict[str, Counted]:
+    """Runs of the healthy one: all that the broken one is compared with."""
+    runs = runs_of(bug)
+    return perform(bug.given, {name: runs[name] for name in ("as trained", "exact")} | serial_runs_of(bug))
+
+
+# ---- the checks ------------------------------------------------------------------------------------------------------
+
+
+def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> "Judge":
+    """Losses of a run with those of another, which may be longer: the loss after the run's last step is what counts."""
+
+    def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+        other = {**right, **found}[truth]
+        if "error" in other:
+            return Noticed(1, other["error"])
+        losses, true = found[name]["losses"], other["losses"]
+        off = [abs(x / y - 1) for x, y in zip(losses, true, strict=False)]
+        if within(off[-1], tolerance(bug)):
+            return NOTHING
+        step = next(i for i, each in enumerate(off, start=1) if not within(each, tolerance(bug)))
+        return Noticed(step, f"{losses[-1]:.6g}, not {true[len(losses) - 1]:.6g}")
+
+    return judge
+
+
+def within(difference: float, tolerance: float) -> bool:
+    """Not so, if it is not a number."""
+    return difference <= tolerance
+
+
+def compare_gradients(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    gradients, true = found["exact"]["gradients"], right["serial exact"]["gradients"]
+    wrong = [name for name in true if not within(distance(gradients[name], true[name]), EXACT)]
+    return Noticed(1, f"{len(wrong)} of {len(true)} parameters") if wrong else NOTHING
+
+
+def distance(x: Sequence[float], y: Sequence[float]) -> float:
+    """Between two arrays, relative to the second one."""
+    return math.dist(x, y) / (math.hypot(*y) or 1.0)
+
+
+def compare_norms(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    norms, [true] = found["exact"]["norms"], right["serial exact"]["norms"]
+    wrong = [norm for norm in norms if not within(abs(norm / true - 1), EXACT)]
+    return Noticed(1, f"{wrong[0]:.4g}, not {true:.4g}") if wrong else NOTHING
+
+
+def compare_bytes(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    return compare_counts(found["exact"]["bytes"], right["exact"]["bytes"])
+
+
+def compare_memory(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    return compare_counts(found["exact"]["memory"], right["exact"]["memory"])
+
+
+def compare_counts(found: list[dict[str, int]], right: list[dict[str, int]]) -> Noticed:
+    """Bytes of each rank, by phase or by kind."""
+    for counted, true in zip(found, right, strict=True):
+        for name in {**true, **counted}:
+            if counted.get(name, 0) != true.get(name, 0):
+                return Noticed(1, f"{name}: {counted.get(name, 0):,}, not {true.get(name, 0):,}")
+    return NOTHING
+
+
+def compare_copies(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    off, name = found["own rows"]["copies"]
+    return NOTHING if off == 0 else Noticed(FEW, f"{name}: {off:.2g}")
+
+
+Judge = Callable[[Bug, dict[str, Counted], dict[str, Counted]], Noticed]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A column of the table."""
+
+    short: str  # its heading
+    title: str
+    run: str  # the run that it judges
+    judge: Judge
+
+
+def coarse(bug: Bug) -> float:
+    return SEEN[bug.precision]
+
+
+def with_sgd(bug: Bug) -> float:
+    return WITH_SGD[bug.precision]
+
+
+def fine(bug: Bug) -> float:
+    return EXACT
+
+
+CHECKS = (
+    Check("loss", "loss after 20 steps, as trained", "as trained", compare_losses("as trained", "serial", coarse)),
+    Check("f64", "the same in float64", "exact", compare_losses("exact", "serial exact", fine)),
+    Check("grad", "gradients against serial training", "exact", compare_gradients),
+    Check("norm", "norm of the gradient", "exact", compare_norms),
+    Check("sent", "bytes sent, by phase", "exact", compare_bytes),
+    Check("mem", "memory held, by kind", "exact", compare_memory),
+    Check("sgd", "loss with SGD in place of Adam, as trained", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
+    Check("N", "same losses on another number of ranks", "other", compare_losses("other", "exact", fine)),
+    Check("m", "same losses with other micro-batches", "micro", compare_losses("micro", "exact", fine)),
+    Check("copy", "equal copies on all ranks, rows by a seed each", "own rows", compare_copies),
+    Check("load", "same losses after a checkpoint", "resumed", compare_losses("resumed", "exact", fine)),
+)
+
+
+def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> dict[str, Noticed]:
+    """What each check says of a program's runs; right: the healthy one's. A run that fails is noticed."""
+    verdicts = {}
+    for check in CHECKS:
+        if check.run not in found:
+            verdicts[check.short] = NOTHING
+        elif "error" in found[check.run]:
+            verdicts[check.short] = Noticed(1, found[check.run]["error"])
+        else:
+            verdicts[check.short] = check.judge(bug, found, right)
+    return verdicts
+
+
+def noticed(bug: Bug) -> dict[str, Noticed]:
+    """What each check says of the bug."""
+    return judge(bug, broken(bug), healthy(bug))
+
+
+def false_alarms(bug: Bug) -> dict[str, Noticed]:
+    """What the checks say of the healthy program: nothing, or they are no checks."""
+    right = healthy(bug)
+    found = perform(bug.given, {name: run for name, run in runs_of(bug).items() if name not in right}) | right
+    return {name: verdict for name, verdict in judge(bug, found, right).items() if verdict != NOTHING}

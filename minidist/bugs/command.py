@@ -1,0 +1,170 @@
+"""Bugs of record: published mistakes of real systems, rebuilt in a few lines, and which check notices each.
+
+    python -m minidist bugs                    the bugs, and the table of who notices what
+    python -m minidist bugs zero2-is-zero1     one of them: its patch, its run, and what sees it first
+    python -m minidist bugs --count            count the table again: some minutes
+
+Each bug has the thread in which it was reported. One without a thread says where we read of it, or that it is our own.
+"""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.bugs import checks, record
+from minidist.bugs.checks import CHECKS, Check, Noticed
+from minidist.bugs.record import Bug
+from minidist.cli.options import tool
+from minidist.cli.paths import check_writable, write_json
+from minidist.cli.progress import StatusLine
+from minidist.cli.tables import make_table, mark, say, show
+from minidist.mpi import environment
+
+COUNTED = Path(__file__).with_name("counted.json")  # made by: python -m minidist bugs --count --json THIS
+WIDTH = 80
+
+Row = dict[str, Noticed]  # by the checks' short names
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List, show, count; the exit status. Raises UsageError for what cannot work, before anything is started."""
+    bugs = record.read_all()
+    made = tool("bugs", __doc__)
+    made.add_argument("name", nargs="?", metavar="NAME", help="of a bug: show it")
+    made.add_argument("--count", action="store_true", help="run every bug under every check")
+    made.output("--json", help="of --count: for machines; - is standard output")
+    options = made.parse_args(list(arguments))
+    if environment.ranks():
+        raise UsageError("bugs needs no ranks of MPI: run it without mpirun")
+    if options.name not in (None, *bugs):
+        raise UsageError(f"{options.name!r} is no bug of record: take one of {', '.join(bugs)}")
+    if options.name and options.count:
+        raise UsageError("--count counts all bugs: leave out the name")
+    if options.json and not options.count:
+        raise UsageError("--json is of --count: use both")
+    if options.json != "-":
+        check_writable("--json", options.json)
+    if options.name:
+        return print_bug(bugs[options.name])
+    table = count(bugs, shown=options.json != "-") if options.count else kept()
+    if options.json:
+        write_json(options.json, {"bugs": {name: as_json(row) for name, row in table.items()}})
+    if options.json != "-":
+        print_list(bugs)
+        print_table(bugs, table)
+    return 0 if all(any(verdict.step for verdict in row.values()) for row in table.values()) else 1
+
+
+def kept() -> dict[str, Row]:
+    """The table as it was counted last."""
+    document = json.loads(COUNTED.read_text(encoding="utf-8"))
+    return {name: {check: Noticed(**of) for check, of in row.items()} for name, row in document["bugs"].items()}
+
+
+def count(bugs: dict[str, Bug], shown: bool) -> dict[str, Row]:
+    """Count all rows; shown: with a line that tells how far. Raises UsageError if a check alarms on a healthy program:
+    then it is no check."""
+    status, table = StatusLine(shown), {}
+    for i, bug in enumerate(bugs.values()):
+        status.show(f"bug {i + 1} of {len(bugs)}, {bug.name}", i / len(bugs))
+        table[bug.name] = checks.noticed(bug)
+        if alarms := checks.false_alarms(bug):
+            raise UsageError(f"of {bug.name}, the healthy program alarms {', '.join(alarms)}: {alarms}")
+    status.close()
+    return table
+
+
+def as_json(row: Row) -> dict[str, dict[str, object]]:
+    return {check: verdict._asdict() for check, verdict in row.items() if verdict.step}
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def print_list(bugs: dict[str, Bug]) -> None:
+    """The bugs: where each was reported, what is wrong, and where it is rebuilt."""
+    print(f"{len(bugs)} bugs of record. With the name of one, this command shows it.\n")
+    for bug in bugs.values():
+        print(f"{bug.name}: {bug.source}; {bug.place}")
+        for text in (bug.mistake, f"Here: {bug.here}" if bug.here else ""):
+            print(textwrap.indent(textwrap.fill(text, WIDTH - 4), "    "), end="\n" * bool(text))
+    print()
+
+
+def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
+    """Bug x check. A star: it is not quite what its thread tells of."""
+    shown = make_table(left=("bug",), right=[check.short for check in CHECKS])
+    for name, row in table.items():
+        shown.add_row(f"{name}{'*' * bool(bugs[name].here)}", *(letter(bugs[name], row, check) for check in CHECKS))
+    sums = [sum(bool(check.short in row and row[check.short].step) for row in table.values()) for check in CHECKS]
+    shown.add_section()
+    shown.add_row("noticed", *map(str, sums))
+    show("Who notices: x does, . does not, - was not asked; *: see the list", shown)
+    for check in CHECKS:
+        print(f"{check.short:>6}  {check.title}")
+
+
+def letter(bug: Bug, row: Row, check: Check) -> str:
+    if check.run not in checks.runs_of(bug):
+        return "-"
+    return "x" if check.short in row and row[check.short].step else "."
+
+
+def print_bug(bug: Bug) -> int:
+    """One bug: what was reported, the patch, the run next to the healthy one, what sees it; 1 if nothing does."""
+    print(f"{bug.name}: {bug.source}")
+    say(bug.title)
+    print()
+    for title, text in (("The mistake", bug.mistake), ("The report", bug.says), ("Here", bug.here)):
+        if text:
+            say(f"{title}: {text}")
+    print()
+    for file, patch in bug.change:
+        print(file)
+        for old, new in patch.changes:
+            print(
+                "\n".join(shorten(f"{sign} {line}") for sign, text in (("-", old), ("+", new)) for line in lines(text))
+            )
+    print()
+    row = checks.noticed(bug)
+    print_losses(bug)
+    print_verdicts(row)
+    return 0 if any(verdict.step for verdict in row.values()) else 1
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def shorten(line: str) -> str:
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
+def print_losses(bug: Bug) -> None:
+    """The losses of the broken program next to those of the healthy one."""
+    found, right = checks.broken(bug), checks.healthy(bug)
+    table = make_table(left=("step",), right=("healthy", "broken", "healthy, float64", "broken, float64"))
+    series = [of[name].get("losses", []) for name in ("as trained", "exact") for of in (right, found)]
+    for step in (1, 2, 5, 10, checks.STEPS):
+        table.add_row(str(step), *(f"{losses[step - 1]:.6f}" if losses else "it failed" for losses in series))
+    show(f"Losses of {bug.chapter} on {bug.ranks} ranks", table)
+
+
+def print_verdicts(row: Row) -> None:
+    """A row for each check, and which saw the bug first."""
+    from rich.markup import escape
+
+    table = make_table(left=("check",), right=("", "from step"))
+    table.add_column("found", overflow="fold")
+    for check in CHECKS:
+        verdict = row[check.short]
+        table.add_row(check.title, mark(bool(verdict.step)), str(verdict.step or ""), escape(verdict.found))
+    show("Who notices", table)
+    seen = [(row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step]
+    if seen:
+        step, first = min(seen)
+        say(f"The first to see it is: {CHECKS[first].title}, at step {step}.")
+    else:
+        print("No check sees it.")

@@ -1,0 +1,167 @@
+"""Trains what it is asked to, on ranks that are threads, and prints what it counted: runs in a copy of the package.
+
+`minidist/bugs/checks.py` starts it. Standard input has a list of runs (the fields of `Run`); standard output has a list
+of what was counted, in the same order.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minidist import checkpoint
+from minidist.command import Job, about
+from minidist.engine import Engine
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.nn.tensor import Array, Parameter
+from minidist.programs.chapter import find
+from minidist.train import Alone, Driver
+
+Named = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of training, to be counted."""
+
+    chapter: str
+    options: str
+    ranks: int = 1
+    own_rows: bool = False  # each of `ranks` shares of a batch is drawn with a seed of its own
+    resume_at: int = 0  # after this many steps, save a checkpoint, forget everything, and load it; 0: never
+
+
+def main() -> None:
+    runs = [Run(**run) for run in json.load(sys.stdin)]
+    json.dump([count(run) for run in runs], sys.stdout)
+
+
+def count(run: Run) -> dict[str, Any]:
+    """What a run counts, as rank 0 knows it at the end; or, if it fails, the error alone."""
+    with tempfile.TemporaryDirectory(prefix="minidist-bug-") as folder:
+        try:
+            if run.chapter == "train":
+                return train(run, Alone(), folder)
+            return run_threads(lambda comm: train(run, comm, folder), run.ranks, Rules("eager"))[0]
+        except Exception as error:  # a broken program may raise anything
+            return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def train(run: Run, comm: Any, folder: str) -> dict[str, Any]:
+    """Train on this rank."""
+    job, driver = start(run, comm)
+    seen = watch_gradients(driver.engine, comm)
+    losses: list[float] = []
+    while driver.engine.steps < job.options.steps:
+        if driver.engine.steps == run.resume_at > 0:
+            checkpoint.save(folder, driver.engine, comm, about(job, comm.size))
+            job, driver = start(run, comm)
+            checkpoint.load(folder, driver.engine)
+        comm.ledger.reset()
+        loss = driver.train_batch(*draw(run, job, driver.engine.steps))
+        if not losses:
+            seen["sent"] = dict(bytes_by_phase(comm) - seen["apart"])
+            seen["held"] = held(driver.engine)
+        losses.append(sum(comm.all_gather_object(loss)))
+    everyone = comm.all_gather_object((seen["sent"], seen["held"], seen["norm"], copies(driver.engine)))
+    bytes_sent, memory, norms, alike = map(list, zip(*everyone, strict=True))
+    gradients = {name: gradient.ravel().tolist() for name, gradient in seen["gradients"].items()}
+    return {
+        "losses": losses,
+        "gradients": gradients,
+        "norms": norms,
+        "bytes": bytes_sent,
+        "memory": memory,
+        "copies": difference_of_copies(alike),
+    }
+
+
+def start(run: Run, comm: Any) -> tuple[Job, Driver]:
+    chapter = find(run.chapter)
+    job = chapter.job(run.options.split(), comm.size)
+    return job, chapter.make(job, comm)
+
+
+def draw(run: Run, job: Job, step: int) -> tuple[Array, Array]:
+    """A global batch."""
+    o = job.options
+    if not run.own_rows:
+        return job.corpus.batch(o.batch, o.context, key=(o.seed, step))
+    sizes = [len(part) for part in np.array_split(np.arange(o.batch), run.ranks)]
+    parts = [job.corpus.batch(size, o.context, key=(o.seed + rank, step)) for rank, size in enumerate(sizes)]
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
+    """Where the first update's gradients, by name, and their norm will be: as the update uses them, not clipped. What
+    is sent to know them is counted apart."""
+    found: dict[str, Any] = {"apart": Counter()}
+    update_all = engine.update_all
+
+    def watched(scale: float) -> None:
+        if "norm" not in found:
+            before = bytes_by_phase(comm)
+            found["norm"] = math.sqrt(engine.squared_norm()) / engine.loss_scale.scale
+            named = whole(engine, lambda flat: engine.owned(flat)[1])
+            found["gradients"] = {
+                name: gradient.astype(np.float64) / engine.loss_scale.scale
+                for name, gradient in engine.gathered(named).items()
+            }
+            found["apart"] = bytes_by_phase(comm) - before
+        update_all(scale)
+
+    engine.update_all = watched  # type: ignore[method-assign]
+    return found
+
+
+def bytes_by_phase(comm: Any) -> Counter[str]:
+    """Payload that this rank has sent in this step."""
+    return Counter({phase: of["bytes"] for phase, of in comm.ledger.by_phase().items()})
+
+
+def whole(engine: Engine, piece: Any) -> Named:
+    """Whole arrays by name, from the ranks' pieces of the Flats that this rank shares."""
+    return {name: x for flat in engine.flats for name, x in engine.whole_parameters(flat, piece(flat)).items()}
+
+
+def held(engine: Engine) -> dict[str, int]:
+    """The most bytes that this rank's device has held, by kind, without what only arithmetic needs."""
+    return {kind: nbytes for kind, nbytes in engine.memory().items() if kind != "workspace"}
+
+
+def copies(engine: Engine) -> Named:
+    """What this rank holds of all that ranks must hold alike: its whole parameters, and the loss scale."""
+    parameters = {
+        parameter.name: view.astype(np.float64)
+        for flat in engine.flats
+        if flat.param.size == flat.padded
+        for parameter, view in flat.views(flat.param)
+        if is_whole(parameter)
+    }
+    return {**parameters, "loss scale": np.array([engine.loss_scale.scale])}
+
+
+def is_whole(parameter: Parameter) -> bool:
+    """Whether this rank holds all of it, and not the part that tensor parallelism gave it."""
+    shape, axis, runs = parameter.spans()
+    return runs == ((0, shape[axis]),)
+
+
+def difference_of_copies(held: list[Named]) -> tuple[float, str]:
+    """The largest difference between two ranks' copies, relative to them, and of what."""
+    largest = 0.0, ""
+    for name in sorted({name for of in held for name in of}):
+        first, *others = [of[name] for of in held if name in of]
+        size = float(np.abs(first).max()) or 1.0
+        largest = max([largest, *((float(np.abs(other - first).max()) / size, name) for other in others)])
+    return largest
+
+
+if __name__ == "__main__":
+    main()

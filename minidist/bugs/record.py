@@ -1,0 +1,82 @@
+"""The bugs of record as data: what each one is, where it was reported, and the lines that rebuild it.
+
+They stand in `minidist/claims/mutants/record/SYSTEM.toml`. A file may begin with tables [given.NAME]: changes that give
+the healthy program a feature that it lacks, such as another optimizer. A bug has:
+
+    name           of one word, for the command line
+    system         where it was found
+    thread         the number of its thread, or "" if it has none that we have read: then it is our own
+    title, year    of the thread, or of the document that tells of it
+    mistake        in one sentence
+    says           what the thread says of its effect
+    here           how it behaves here, if that differs from what the thread says
+    chapter        the program that it breaks, by its name in minidist
+    options        of the chapter and of serial training
+    layout         options that only the chapter has
+    ranks, other   how many ranks; and how many, if another number has to give the same losses
+    micro          micro-batches, if another number of them has to give the same losses
+    precision      in which it is trained as users train; float32 if not given
+    adam           false if another optimizer takes its place, so that SGD cannot
+    given          features that the healthy program needs
+    change         file, old and new: the mistake
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidist.claims import mutants
+from minidist.claims.mutants.patch import Patch, read_document
+
+FOLDER = mutants.TABLE / "record"
+Edit = tuple[str, Patch]  # a file of the package, and a change of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    name: str
+    system: str
+    title: str
+    year: int
+    mistake: str
+    says: str
+    chapter: str
+    thread: str = ""
+    here: str = ""
+    options: str = ""
+    layout: str = ""
+    ranks: int = 2
+    other: int = 1
+    micro: int = 0  # none
+    precision: str = "fp32"
+    adam: bool = True
+    given: tuple[Edit, ...] = field(default=(), repr=False)
+    change: tuple[Edit, ...] = field(repr=False)
+
+    @property
+    def place(self) -> str:
+        """The files in which it is rebuilt."""
+        return ", ".join(dict.fromkeys(name for name, _ in self.change))
+
+    @property
+    def source(self) -> str:
+        """System, thread and year."""
+        return f"{self.system} {self.thread}".strip() + f", {self.year}"
+
+
+def read_all() -> dict[str, Bug]:
+    """All bugs by name, in the order of their files."""
+    return {bug.name: bug for file in sorted(FOLDER.glob("*.toml")) for bug in read(read_document(file))}
+
+
+def read(written: dict[str, Any]) -> list[Bug]:
+    """The bugs of one document."""
+    features = {name: edits_of(feature["change"]) for name, feature in written.get("given", {}).items()}
+    bugs = []
+    for table in written["bug"]:
+        given = tuple(edit for name in table.get("given", ()) for edit in features[name])
+        bugs.append(Bug(**{**table, "given": given, "change": edits_of(table["change"])}))
+    return bugs
+
+
+def edits_of(changes: list[dict[str, str]]) -> tuple[Edit, ...]:
+    return tuple((change["file"], Patch(changes=((change["old"], change["new"]),))) for change in changes)

@@ -1,0 +1,198 @@
+"""The bugs of record: each can be rebuilt; the kept table is what is counted; no check alarms on a healthy program."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from minidist import Finished, UsageError
+from minidist.__main__ import main
+from minidist.bugs import checks, command, record
+from minidist.bugs.checks import CHECKS, Check, Noticed
+from minidist.bugs.record import Bug
+from minidist.claims import mutants
+from minidist.claims.mutants.patch import Patch
+from minidist.cli.options import in_one_process
+from sampling import shard_of_this_run
+
+BUGS = record.read_all()
+KEPT = command.kept()
+HERE = shard_of_this_run(list(BUGS), len(BUGS))  # one of them in every run; all with -m slow
+
+
+def noticing(row: command.Row) -> set[str]:
+    return {name for name, verdict in row.items() if verdict.step}
+
+
+def asks(check: Check, name: str) -> bool:
+    """Masks of dropout depend on the micro-batch, so of bugs in dropout its number is not varied. Muon is no Adam."""
+    return (check.short != "m" or "dropout" not in name) and (check.short != "sgd" or "muon" not in name)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_row_is_counted_again_and_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    row = checks.noticed(BUGS[name])
+    assert noticing(row) == noticing(KEPT[name])
+    assert command.print_bug(BUGS[name]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert said.startswith(f"{name}: {BUGS[name].source}\n")
+    first = min((row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step)
+    assert f"The first to see it is: {CHECKS[first[1]].title}" in " ".join(said.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_each_row_is_counted_again_and_no_check_alarms_without_the_bug(name: str) -> None:
+    assert noticing(checks.noticed(BUGS[name])) == noticing(KEPT[name])
+    assert checks.false_alarms(BUGS[name]) == {}
+
+
+def test_the_kept_table_has_every_bug_and_every_check_is_needed() -> None:
+    assert KEPT.keys() == BUGS.keys()
+    assert len(BUGS) >= 16
+    assert all(noticing(row) for row in KEPT.values())
+    for check in CHECKS:
+        assert 0 < sum(check.short in noticing(row) for row in KEPT.values()) < len(BUGS), check.title
+
+
+def test_what_the_readme_says_of_the_table() -> None:
+    """Which bugs losses in float64 cannot see, and that SGD shows a wrong scale that Adam hides."""
+    unseen = {name for name, row in KEPT.items() if "f64" not in noticing(row)}
+    two_bytes = {name for name in unseen if BUGS[name].precision != "fp32"}
+    assert two_bytes == {"bf16-read-as-fp16", "scale-on-one-stage"}
+    assert unseen - two_bytes == {"moment-not-loaded", "zero2-is-zero1", "bucket-never-flushed"}
+    for name in ("experts-times-ep", "scale-on-one-stage"):
+        assert {"loss", "sgd"} & noticing(KEPT[name]) == {"sgd"}
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_bug_can_be_rebuilt(bug: Bug) -> None:
+    """Its old lines occur once, and the changed files are programs."""
+    texts: dict[str, str] = {}
+    for file, patch in (*bug.given, *bug.change):
+        text = texts.get(file) or (mutants.PACKAGE / file).read_text()
+        texts[file] = patch.apply(text, f"{bug.name}: {file}")
+    for file, text in texts.items():
+        compile(text, file, "exec")
+
+
+def test_a_bug_without_a_number_says_where_it_was_read_or_that_it_is_our_own() -> None:
+    without = {bug.name: bug for bug in BUGS.values() if not bug.thread}
+    assert set(without) == {"one-receive-buffer", "order-of-readiness", "dropout-per-rank"}
+    assert without["dropout-per-rank"].system == "minidist"
+    assert all(bug.title and bug.says and bug.year >= 2020 for bug in BUGS.values())
+
+
+# ---- what the threads say of the effect ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_gathered_logits_add_the_logarithm_of_tp_to_the_loss() -> None:
+    bug = BUGS["gathered-logits"]
+    found, right = (of["exact"]["losses"][0] for of in (checks.broken(bug), checks.healthy(bug)))
+    assert math.isclose(found - right, math.log(bug.ranks), rel_tol=1e-9)
+
+
+@pytest.mark.slow
+def test_gradients_of_experts_are_ep_times_too_large_and_others_are_right() -> None:
+    bug = BUGS["experts-times-ep"]
+    found, right = checks.broken(bug)["exact"]["gradients"], checks.healthy(bug)["serial exact"]["gradients"]
+    for name in right:
+        factor = 2 if ".experts." in name or "expert" in name else 1
+        off = checks.distance(found[name], [factor * x for x in right[name]])
+        assert off < 1e-9, (name, off)
+
+
+@pytest.mark.slow
+def test_a_backward_under_context_parallelism_is_wrong_after_a_right_forward() -> None:
+    bug = BUGS["cp-wrong-backward"]
+    found, right = checks.broken(bug)["exact"], checks.healthy(bug)["serial exact"]
+    assert math.isclose(found["losses"][0], right["losses"][0], rel_tol=1e-12)
+    wrong = {
+        name
+        for name in right["gradients"]
+        if checks.distance(found["gradients"][name], right["gradients"][name]) > 1e-9
+    }
+    assert {name for name in right["gradients"] if ".qkv." in name} <= wrong
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_list_and_the_table_fit_the_screen(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["bugs"]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    for bug in BUGS.values():
+        assert f"{bug.name}: {bug.source}; {bug.place}" in said
+    rows = {words[0]: words[1:] for line in said.splitlines() if len(words := line.split()) == len(CHECKS) + 1}
+    for name, row in KEPT.items():
+        marks = rows[name + "*" * bool(BUGS[name].here)]
+        assert marks == ["x" if check.short in noticing(row) else "." if asks(check, name) else "-" for check in CHECKS]
+
+
+def test_a_count_is_written_and_a_bug_that_nothing_notices_is_told(tmp_path: Path, monkeypatch, capsys) -> None:
+    """And so is a check that alarms on the healthy program."""
+    one = {"zero2-is-zero1": BUGS["zero2-is-zero1"]}
+    found: dict[str, Noticed] = {check.short: checks.NOTHING for check in CHECKS}
+    alarms: dict[str, Noticed] = {}
+    monkeypatch.setattr(record, "read_all", lambda: one)
+    monkeypatch.setattr(checks, "noticed", lambda bug: found)
+    monkeypatch.setattr(checks, "false_alarms", lambda bug: alarms)
+    file = tmp_path / "counted.json"
+    assert main(["bugs", "--count", "--json", str(file)]) == 1
+    assert json.loads(file.read_text())["bugs"] == {"zero2-is-zero1": {}}
+    found["mem"] = Noticed(1, "too much")
+    assert main(["bugs", "--count", "--json", str(file)]) == 0
+    assert json.loads(file.read_text())["bugs"] == {"zero2-is-zero1": {"mem": {"step": 1, "found": "too much"}}}
+    alarms["grad"] = Noticed(1, "wrong")
+    with pytest.raises(UsageError, match="the healthy program alarms grad"):
+        main(["bugs", "--count"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no-such-bug"], "'no-such-bug' is no bug of record: take one of half-reduced-muon,"),
+        (["zero2-is-zero1", "--count"], "--count counts all bugs: leave out the name"),
+        (["--json", "x.json"], "--json is of --count: use both"),
+        (["--nothing"], "unrecognized arguments: --nothing"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert in_one_process(lambda: main(["bugs", *arguments])) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = said.err.splitlines()
+    assert line.startswith(f"minidist: error: {says}")
+
+
+def test_not_under_mpirun_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Finished, match="usage: python -m minidist bugs NAME"):
+        main(["bugs", "--help"])
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(UsageError, match="run it without mpirun"):
+        main(["bugs"])
+
+
+def test_a_run_that_fails_is_noticed_with_its_error() -> None:
+    bug = BUGS["zero2-is-zero1"]
+    verdicts = checks.judge(bug, {"as trained": {"error": "ValueError: no"}}, {})
+    assert verdicts["loss"] == Noticed(1, "ValueError: no")
+    assert verdicts["grad"] == checks.NOTHING  # it was not run
+    half: dict[str, checks.Counted] = {"other": {"losses": [1.0]}, "exact": {"error": "ValueError: no"}}
+    assert checks.judge(bug, half, {})["N"] == Noticed(1, "ValueError: no")
+
+
+def test_a_copy_that_does_not_run_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = Patch(changes=(("import json\n", "raise SystemExit(3)\n"),))
+    runs = {"exact": checks.runs_of(BUGS["zero2-is-zero1"])["exact"]}
+    assert in_one_process(lambda: len(checks.perform([("bugs/probe.py", ends)], runs))) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("minidist: error: runs in a copy of the package did not come to their end: ")
