@@ -124,21 +124,23 @@ def print_bug(bug: Bug) -> int:
     for file, patch in bug.change:
         print(file)
         for old, new in patch.changes:
-            print(
-                "\n".join(shorten(f"{sign} {line}") for sign, text in (("-", old), ("+", new)) for line in lines(text))
-            )
+            print_change(old, new)
     print()
     row = checks.noticed(bug)
     print_losses(bug)
-    print_verdicts(row)
+    print_verdicts(bug, row)
     return 0 if any(verdict.step for verdict in row.values()) else 1
 
 
-def lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+def print_change(old: str, new: str) -> None:
+    """Lines of the healthy program, and what replaces them, moved to the left."""
+    before, after = ([line for line in text.splitlines() if line.strip()] for text in (old, new))
+    moved = textwrap.dedent("\n".join([*before, *after])).splitlines()
+    for sign, line in zip("-" * len(before) + "+" * len(after), moved, strict=True):
+        print(cut(f"{sign} {line}"))
 
 
-def shorten(line: str) -> str:
+def cut(line: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
@@ -152,7 +154,7 @@ def print_losses(bug: Bug) -> None:
     show(f"Losses of {bug.chapter} on {bug.ranks} ranks", table)
 
 
-def print_verdicts(row: Row) -> None:
+def print_verdicts(bug: Bug, row: Row) -> None:
     """A row for each check, and which saw the bug first."""
     from rich.markup import escape
 
@@ -160,7 +162,10 @@ def print_verdicts(row: Row) -> None:
     table.add_column("found", overflow="fold")
     for check in CHECKS:
         verdict = row[check.short]
-        table.add_row(check.title, mark(bool(verdict.step)), str(verdict.step or ""), escape(verdict.found))
+        asked = letter(bug, row, check) != "-"
+        table.add_row(
+            check.title, mark(bool(verdict.step)) if asked else "-", str(verdict.step or ""), escape(verdict.found)
+        )
     show("Who notices", table)
     seen = [(row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step]
     if seen:
