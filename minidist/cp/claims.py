@@ -1,8 +1,10 @@
 """What the papers say about context parallelism, next to what a run computed, held and sent; which layouts are
 possible."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minidist import UsageError
 from minidist.claims.activations import Share, layer_bytes
@@ -10,9 +12,11 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
-from minidist.command import Options
 from minidist.papers import chen, context, zero
 from minidist.papers.collectives import chunk_sizes
+
+if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
+    from minidist.command import Options
 
 SCHEMES = ("ring", "all-gather", "ulysses")
 POSITIONS = ("zigzag", "striped", "contiguous")
@@ -112,20 +116,28 @@ def held_claims(run: Run) -> list[Claim]:
     ]
 
 
-def message_bytes(run: Run) -> tuple[str, list[float]]:
+def message_bytes(run: Asked) -> tuple[str, list[float]]:
     """The most that is on its way, sent or received, at a time: a formula, and its value for each rank. Validation
     takes all sequences of a step at once, but only forward."""
-    o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options), depth_of(run)
-    both = zip(parts_of(run, o.batch // o.accumulate), parts_of(run, o.batch), strict=True)
+    o = run.options
+    return bytes_on_their_way(run, parts_of(run, o.batch // o.accumulate), [part.b for part in parts_of(run, o.batch)])
+
+
+def bytes_on_their_way(
+    run: Asked, parts: Sequence[Part], forward: Sequence[int], t: int = 1
+) -> tuple[str, list[float]]:
+    """The same if a rank takes `forward` sequences only forward. t ranks share the heads."""
+    o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options) // t, depth_of(run)
+    both = zip(parts, forward, strict=True)
     each: list[float]
     if o.scheme == "ring":  # two rooms for keys and values; in the backward two more, for their gradients
-        each = [2 * kv * d * p * max(part.of) * max(4 * part.b, 2 * whole.b) for part, whole in both]
+        each = [2 * kv * d * p * max(part.of) * max(4 * part.b, 2 * whole) for part, whole in both]
         return f"4·{2 * p}gbch", each
     if o.scheme == "all-gather":  # all keys and values; in the backward all gradients, and all sums
-        each = [2 * kv * d * p * o.context * max(2 * part.b, whole.b) for part, whole in both]
+        each = [2 * kv * d * p * o.context * max(2 * part.b, whole) for part, whole in both]
         return f"2·{2 * p}gbsh", each
     wide = d * p * (group_of(run) + 2)
-    each = [wide * whole.b * (kv * whole.c + whole.heads[whole.rank] * o.context) for _, whole in both]
+    each = [wide * whole * (kv * part.c + part.heads[part.rank] * o.context) for part, whole in both]
     return f"2·{p}(1+2g)bch", each
 
 

@@ -13,41 +13,25 @@ from minidist.cp.claims import SOURCES, context_elements, parts_of
 from minidist.papers import chen, models, pipelines, zero
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp import claims as pipeline
+from minidist.pp.instructions import ACTIVATION, GRADIENT
 from minidist.tp import claims as tensor
 
 
 def claims(run: Run) -> list[Claim]:
     """The claims axis by axis; then about everything together."""
-    options, t, p, d = run.options, run.layout.tp, run.layout.pp, run.layout.dp
+    options, t, p = run.options, run.layout.tp, run.layout.pp
     at, shares = rank_stages(run), shares_of(run)
-    of_axes = [
-        *tensor.layer_volumes(run, t, shares),
-        *tensor.end_volumes(run, t, shares),
-        *context_volumes(run, shares),
-        *data_volumes(run),
-        *tied_volumes(run),
-    ]
+    of_axes = [volume for of_axis in volumes(run, shares).values() for volume in of_axis]
     everything = list(of_axes)
-    copies = d * run.layout.cp if options.zero == 0 else run.layout.hosts
-    copies *= pipelines.copies(run.layout.schedule) if p > 1 else 1
-    rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
-    beside = {
-        tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, dividing(run)) if t > 1 else 0),
-        tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
-        "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
-        "norm": ("8(G-1)Wpt", 8 * (dividing(run) - 1) * run.ranks if options.zero else 0),
-    }
     staged, stamps = [], 0
     if p > 1:
-        crossing = [size // (t if options.sequence_parallel else 1) for size in tensor.elements(run, shares)]
         each, shape = pipeline.count_messages(run, at), "bsh/t" if options.sequence_parallel else "bsh"
-        of_messages = pipeline.message_claims(run, each, [run.bytes.stored * size for size in crossing], shape)
+        sizes = [run.bytes.stored * size for size in crossing(run, shares)]
+        of_messages = pipeline.message_claims(run, each, sizes, shape)
         timed = [*pipeline.bubble_claims(run, at), *pipeline.in_flight_claims(run, at)]
         staged = [*timed, *pipeline.weight_claims(run, at), *of_messages]
-        for kind, messages in each.items():
-            sent = [number * size for number, size in zip(messages, crossing, strict=True)]
-            everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
-            stamps += sum(messages)
+        everything += message_volumes(run, shares)
+        stamps = sum(map(sum, each.values()))
     return [
         *states_claims(run, stored_parameters(run), dividing(run), run.options.zero, among="G"),
         *activation_claims(run, at, shares),
@@ -55,8 +39,52 @@ def claims(run: Run) -> list[Claim]:
         *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in of_axes if any(volume.elements)),
         *left_host(run),
-        *tensor.total_claims(run, everything, beside, stamps),
+        *tensor.total_claims(run, everything, others(run), stamps),
     ]
+
+
+def volumes(run: Asked, shares: Sequence[Share]) -> dict[str, list[tensor.Volume]]:
+    """What each rank is to send along each axis, except from stage to stage."""
+    t = run.layout.tp
+    return {
+        "tensor": [*tensor.layer_volumes(run, t, shares), *tensor.end_volumes(run, t, shares)],
+        "context": context_volumes(run, shares),
+        "data": data_volumes(run),
+        "stages": tied_volumes(run),
+    }
+
+
+def message_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:
+    """What each rank is to send from stage to stage."""
+    pipe = run.layout
+    sizes = pipe.schedule, pipe.pp, pipe.micro_batches
+    each = [pipelines.count_messages(*sizes, stage, pipe.chunks) for stage in rank_stages(run)]
+    made = []
+    for kind, messages in zip((ACTIVATION, GRADIENT), zip(*each, strict=True), strict=True):
+        sent = [number * size for number, size in zip(messages, crossing(run, shares), strict=True)]
+        made.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
+    return made
+
+
+def crossing(run: Asked, shares: Sequence[Share]) -> list[int]:
+    """Elements of a rank's part of what crosses a boundary between stages for a micro-batch."""
+    apart = run.layout.tp if run.options.sequence_parallel else 1
+    return [size // apart for size in tensor.elements(run, shares)]
+
+
+def others(run: Asked) -> dict[str, tuple[str, int]]:
+    """What the papers leave out: norms, and gradients of what every tensor-parallel rank has. By phase, the formula and
+    the bytes of all ranks together."""
+    t, p, g = run.layout.tp, run.layout.pp, dividing(run)
+    copies = run.layout.dp * run.layout.cp if run.options.zero == 0 else run.layout.hosts
+    copies *= pipelines.copies(run.layout.schedule) if p > 1 else 1
+    rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if run.options.zero else 'W'}"
+    return {
+        tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, g) if t > 1 else 0),
+        tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.layout.ranks),
+        "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.layout.ranks),
+        "norm": ("8(G-1)Wpt", 8 * (g - 1) * run.layout.ranks if run.options.zero else 0),
+    }
 
 
 # ---- which rank has what ---------------------------------------------------------------------------------------------
@@ -181,7 +209,7 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def context_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
+def context_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:
     """Keys, values and their gradients, or heads in exchange for positions, of each rank's layers."""
     if run.layout.cp == 1:
         return []
@@ -197,7 +225,7 @@ def context_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
     return volumes
 
 
-def tied_volumes(run: Run) -> list[tensor.Volume]:
+def tied_volumes(run: Asked) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, any
     two ranks that hold the same stages, of all that they hold."""
     options = run.options
@@ -219,7 +247,7 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
     return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
 
 
-def data_volumes(run: Run) -> list[tensor.Volume]:
+def data_volumes(run: Asked) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
     g, a, stage = dividing(run), run.passes, options.zero
@@ -250,14 +278,14 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
     return volumes
 
 
-def read_twice(run: Run) -> list[int]:
+def read_twice(run: Asked) -> list[int]:
     """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
     pipeline has both ends of the model on a rank."""
     head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
     return [flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))]
 
 
-def regathered_elements(run: Run) -> list[int]:
+def regathered_elements(run: Asked) -> list[int]:
     """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
     which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
     whole."""
@@ -276,7 +304,7 @@ def regathered_elements(run: Run) -> list[int]:
 HYBRID = "2Ψr(W-G)/(GW)"
 
 
-def host_elements(run: Run) -> list[int]:
+def host_elements(run: Asked) -> list[int]:
     """Elements that each rank sends to sum its shard of every Flat over the hosts."""
     hosts = run.layout.hosts
     sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]

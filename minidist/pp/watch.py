@@ -4,11 +4,12 @@ Each message is accompanied by the sender's time: between ranks on the control c
 process (`simulate`), which is enough to draw a schedule.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from minidist.mpi.clock import Clock
-from minidist.mpi.comm import Comm
 from minidist.pp.instructions import (
     ACTIVATION,
     GRADIENT,
@@ -24,6 +25,9 @@ from minidist.pp.instructions import (
     Weight,
 )
 from minidist.pp.timeline import Mail, Span, Timeline
+
+if TYPE_CHECKING:  # a plan draws schedules without NumPy
+    from minidist.mpi.comm import Comm
 
 # And R: forwards once more, for one; F&B: a forward and a whole backward that overlap, if they take less than both.
 UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
