@@ -104,7 +104,7 @@ def waiting(asked: Asked, t: int, at: Place, kept: float, given: float) -> Momen
     """What a micro-batch holds whose forward has run, while another one is at work."""
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
         return Moment(0, given * at.starts_with_layer, given * (at.share.head and not at.share.layers))
-    return Moment(0, kept, sum(end_bytes(asked, t, at.share)))
+    return Moment(0, kept, sum(end_bytes(asked, t, at.share)) + copied_tokens(asked, at.share))
 
 
 def moments_of_one(
@@ -152,12 +152,17 @@ def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     return first * share.embedding, last * share.head
 
 
+def copied_tokens(asked: Asked, share: Share) -> int:
+    """Bytes of a micro-batch's tokens and targets, if each rank has a copy of its own positions."""
+    return 4 * share.tokens(asked.options.context) * (share.embedding + share.head) * (asked.layout.cp > 1)
+
+
 def tokens_of_batch(asked: Asked, share: Share) -> int:
     """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
     all of the batch, which is one array."""
     o = asked.options
-    if asked.layout.cp > 1:  # copies of the rank's own positions
-        return 4 * share.tokens(o.context) * (share.embedding + share.head)
+    if asked.layout.cp > 1:  # and the last micro-batch's are still there
+        return copied_tokens(asked, share) * (2 if asked.layout.pp == 1 and o.accumulate > 1 else 1)
     return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
 
 

@@ -61,7 +61,7 @@ class Part(NamedTuple):
     """A rank's part of a micro-batch."""
 
     b: int  # sequences
-    of: list[int]  # the number of positions of each rank of its group
+    of: Sequence[int]  # the number of positions of each rank of its group
     rank: int  # in this group
     heads: list[int]  # with Ulysses, the key/value heads of each rank in between
 

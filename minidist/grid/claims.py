@@ -21,7 +21,13 @@ def claims(run: Run) -> list[Claim]:
     """The claims axis by axis; then about everything together."""
     options, t, p = run.options, run.layout.tp, run.layout.pp
     at, shares = rank_stages(run), shares_of(run)
-    of_axes = [volume for of_axis in volumes(run, shares).values() for volume in of_axis]
+    of_axes = [
+        *tensor.layer_volumes(run, t, shares),
+        *tensor.end_volumes(run, t, shares),
+        *context_volumes(run, shares),
+        *data_volumes(run),
+        *tied_volumes(run),
+    ]
     everything = list(of_axes)
     staged, stamps = [], 0
     if p > 1:
@@ -41,17 +47,6 @@ def claims(run: Run) -> list[Claim]:
         *left_host(run),
         *tensor.total_claims(run, everything, others(run), stamps),
     ]
-
-
-def volumes(run: Asked, shares: Sequence[Share]) -> dict[str, list[tensor.Volume]]:
-    """What each rank is to send along each axis, except from stage to stage."""
-    t = run.layout.tp
-    return {
-        "tensor": [*tensor.layer_volumes(run, t, shares), *tensor.end_volumes(run, t, shares)],
-        "context": context_volumes(run, shares),
-        "data": data_volumes(run),
-        "stages": tied_volumes(run),
-    }
 
 
 def message_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:

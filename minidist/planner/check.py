@@ -1,0 +1,104 @@
+"""A row scaled down and run: what ranks hold and send, next to the formulas. The difference must be zero.
+
+The model becomes tiny: its width, heads, vocabulary and context are the smallest that the row's axes divide. The layout
+stays as it is, if as many ranks can run here. Otherwise the longest axis is halved until they can. Ranks are threads of
+one process (`minidist/exchange/threads.py`), up to 128 of them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist.engine import Settings
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.memory.pool import NEEDED
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.precision import precision
+from minidist.parallel3d import grid
+from minidist.planner.choice import Choice, Wanted, ask
+from minidist.planner.memory import held
+from minidist.planner.traffic import sent
+
+MOST = 128  # ranks that run here as threads
+KINDS = {  # of memory: as the formulas call them, and as pools do
+    **{kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends", "messages")},
+    "passing": "transient",
+}
+
+
+class Compared(NamedTuple):
+    """A quantity by formula, and as ranks have counted it."""
+
+    what: str
+    formula: float
+    counted: float
+
+    @property
+    def difference(self) -> float:
+        return self.counted - self.formula
+
+
+class Counted(NamedTuple):
+    """What one rank has held at most, by kind, and what it has sent in a step: by phase and peer."""
+
+    memory: Mapping[str, int]
+    sent: Mapping[tuple[str, int], int]
+
+
+def run(wanted: Wanted, choice: Choice) -> list[Counted]:
+    """Train two steps on threads; what each rank has counted in the second."""
+
+    def be_rank(comm: Comm) -> Counted:
+        return train(comm, wanted, choice)
+
+    return run_threads(be_rank, choice.ranks, Rules("eager"))
+
+
+def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
+    """Two steps on one rank, of MPI's or a thread. Tokens are drawn: bytes do not depend on them."""
+    layout = choice.layout(wanted)
+    settings = Settings(
+        precision=precision(wanted.precision), accumulate=layout.micro_batches, recompute=choice.recompute
+    )
+    sequence = wanted.sequence and choice.tp > 1
+    driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
+    for step in range(2):
+        comm.ledger.reset()
+        drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
+        driver.train_batch(drawn[:, :-1], drawn[:, 1:])
+    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()})
+
+
+def declare(wanted: Wanted) -> list[Unit]:
+    """The model's units."""
+    of = wanted.model
+    if of.name == "gpt":
+        return gpt(GPTConfig(of.v, wanted.context, of.layers, of.a, of.h, tied=of.tied))
+    return llama(LlamaConfig(of.v, wanted.context, of.layers, of.a, of.kv, of.h, of.mlp_width, tied=of.tied))
+
+
+def compare(wanted: Wanted, choice: Choice, ranks: list[Counted]) -> list[Compared]:
+    """Memory by kind of the rank that is farthest from its formula, then bytes by axis of all ranks together, and what
+    no axis accounts for."""
+    asked = ask(wanted, choice, every_rank=True)
+    formulas, found = held(asked), []
+    for kind, name in KINDS.items():
+        if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
+            continue
+        pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
+        found.append(Compared(kind, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+    if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
+        pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
+        found.append(Compared("at a time", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+    left: dict[str, int] = {}
+    for rank in ranks:
+        for (phase, _), nbytes in rank.sent.items():
+            left[phase] = left.get(phase, 0) + nbytes
+    for axis, of_axis in sent(asked).items():
+        found.append(Compared(axis, sum(of_axis.nbytes), sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
+    return [*found, Compared("of no axis", 0, sum(left.values()))]
