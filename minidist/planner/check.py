@@ -2,10 +2,11 @@
 
 The model becomes tiny: its width, heads, vocabulary and context are the smallest that the row's axes divide. The layout
 stays as it is, if as many ranks can run here. Otherwise the longest axis is halved until they can. Ranks are threads of
-one process (`minidist/exchange/threads.py`), up to 128 of them.
+one process (`minidist/exchange/threads.py`).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,13 @@ from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.precision import precision
 from minidist.parallel3d import grid
+from minidist.planner import show
 from minidist.planner.choice import Choice, Wanted, ask
 from minidist.planner.memory import held
+from minidist.planner.search import Row
 from minidist.planner.traffic import sent
 
-MOST = 128  # ranks that run here as threads
+MOST = 32  # ranks that run here as threads: up to 128 are tested
 KINDS = {  # of memory: as the formulas call them, and as pools do
     **{kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends", "messages")},
     "passing": "transient",
@@ -102,3 +105,53 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted]) -> list[Compar
     for axis, of_axis in sent(asked).items():
         found.append(Compared(axis, sum(of_axis.nbytes), sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
     return [*found, Compared("of no axis", 0, sum(left.values()))]
+
+
+def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
+    """The same row for a tiny model, on at most `most` ranks: the longest axis is cut by its smallest factor until they
+    are few enough. A data axis of hybrid sharding keeps its hosts as long as it can."""
+    while choice.ranks > most:
+        axis = max(("dp", "pp", "cp", "tp"), key=lambda name: getattr(choice, name))
+        size = getattr(choice, axis)
+        fewer = size // next(n for n in range(2, size + 1) if size % n == 0)
+        choice = replace(choice, **{axis: fewer})
+        if axis == "dp" and choice.hosts > 1:
+            choice = replace(choice, hosts=max(n for n in range(1, choice.hosts + 1) if fewer % n == 0))
+    if choice.hosts == choice.dp > 1:  # a copy on each rank is data parallelism
+        choice = replace(choice, hosts=choice.dp // min(n for n in range(2, choice.dp + 1) if choice.dp % n == 0))
+    if choice.pp == 1:
+        choice = replace(choice, schedule="1f1b", chunks=1)
+    choice = replace(choice, chunks=min(choice.chunks, 3), rows=1)  # a first chunk, one between, a last one
+    return tiny(wanted, choice), choice
+
+
+def tiny(wanted: Wanted, choice: Choice) -> Wanted:
+    """A model that the row's axes divide: a layer for each chunk, two micro-batches for each stage."""
+    of, chunks = wanted.model, choice.pp * choice.chunks
+    group = of.a // of.kv
+    kv = choice.tp * (choice.cp if wanted.scheme == "ulysses" else 1)
+    heads = kv * min(group, 4)
+    context = 2 * choice.cp * choice.tp
+    layers = chunks * (2 if chunks <= 8 else 1)
+    sizes = {"h": 4 * heads, "layers": layers, "a": heads, "kv": kv if group > 1 else heads}
+    model = replace(of, v=11, s=context, f=6 * choice.tp * (of.name == "llama"), **sizes)
+    m = choice.pp * (2 if choice.pp <= 4 else 1) if choice.pp > 1 else 2
+    return replace(wanted, model=model, batch=choice.dp * m, context=context)
+
+
+def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
+    """Run a row, and print what was counted; 1 if anything differs from its formula."""
+    small, choice = scaled(wanted, row.choice)
+    rows = compare(small, choice, run(small, choice))
+    if not quiet:
+        words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, {choice.schedule}"
+        model = small.model
+        text = (
+            f"Run on {choice.ranks} ranks, which are threads: {words}, v {choice.chunks}, ZeRO-{choice.zero}, recompute"
+            f" {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of {small.context}."
+        )
+        print(show.wrapped(text) + "\n")
+        print("\n".join(show.compared(rows)))
+        wrong = sum(bool(one.difference) for one in rows)
+        print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
+    return 1 if any(one.difference for one in rows) else 0

@@ -21,7 +21,10 @@ from minidist.claims.run import Asked
 from minidist.grid.claims import shares_of
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
+from minidist.planner.choice import Choice
 from minidist.planner.traffic import on_a_host, size_of
+from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
+from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.tp.claims import Volume
 
 CEILING = 0.60
@@ -178,3 +181,13 @@ def idle(schedule: str, p: int, m: int, v: int) -> float:
     Llama 3, section 3.3.2)."""
     assert schedule in SCHEDULES
     return ptd.bubble(p, m, v)
+
+
+def clocked_idle(choice: Choice, m: int) -> float:
+    """The same by the logical clock that runs the schedule's own instructions; of more than 3p micro-batches, 3p run,
+    because what is idle does not depend on their number."""
+    kind, fewer = SCHEDULE_TABLE[choice.schedule], min(m, 3 * choice.pp)
+    places = kind.places(choice.pp, fewer, choice.chunks)
+    timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
+    work = timelines[0].busy
+    return (max(timeline.end for timeline in timelines) - work) / work * fewer / m
