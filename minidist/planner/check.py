@@ -133,8 +133,8 @@ def tiny(wanted: Wanted, choice: Choice) -> Wanted:
     heads = kv * min(group, 4)
     context = 2 * choice.cp * choice.tp
     layers = chunks * (2 if chunks <= 8 else 1)
-    sizes = {"h": 4 * heads, "layers": layers, "a": heads, "kv": kv if group > 1 else heads}
-    model = replace(of, v=11, s=context, f=6 * choice.tp * (of.name == "llama"), **sizes)
+    shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
+    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f)
     m = choice.pp * (2 if choice.pp <= 4 else 1) if choice.pp > 1 else 2
     return replace(wanted, model=model, batch=choice.dp * m, context=context)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from minidist import UsageError
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
-from minidist.cli.paths import check_writable, write_json
+from minidist.cli.paths import check_writable, write_json, write_output
 from minidist.cp.claims import SCHEMES
 from minidist.papers import gpt2, llama, megatron
 from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
-from minidist.planner import show
+from minidist.planner import show, write
 from minidist.planner.choice import Wanted
 from minidist.planner.search import Found, Row, search
 from minidist.planner.time import CEILING, Cluster
@@ -47,6 +47,8 @@ def parser() -> Parser:
     add("--explain", type=at_least(1), metavar="ROW", help="every term of a row, with formula and section")
     add("--check", type=at_least(1), metavar="ROW", help="run a row, scaled down: memory and bytes, counted")
     add("--published", action="store_true", help="instead: published runs, and what the model says of them")
+    made.output("--write-deepspeed", help="the fastest row of data ranks alone, as DeepSpeed's JSON")
+    made.output("--write-accelerate", help="the same as Accelerate's YAML")
     made.output("--json", help="for machines; - is standard output")
     return made
 
@@ -118,16 +120,17 @@ def cluster_of(options: argparse.Namespace) -> Cluster:
 def row_of(found: Found, number: int, option: str) -> Row:
     """The row that an option names. Raises UsageError if there is none."""
     if number > len(found.rows):
-        raise UsageError(f"{option} {number}: the table has {len(found.rows)} rows; --rows N shows more")
+        raise UsageError(f"{option} {number}: {len(found.rows)} rows fit")
     return found.rows[number - 1]
 
 
 def plan(options: argparse.Namespace) -> int:
     """Search, and print what was asked for."""
     o, wanted, cluster = options, wanted_of(options), cluster_of(options)
-    if o.json != "-":
-        check_writable("--json", o.json)
-    found = search(wanted, cluster, max(o.rows, o.explain or 0, o.check or 0))
+    for option in ("json", "write_deepspeed", "write_accelerate"):
+        if vars(o)[option] != "-":
+            check_writable(f"--{option.replace('_', '-')}", vars(o)[option])
+    found = search(wanted, cluster)
     if not found.rows:
         raise UsageError(why_none(found))
     status = 0
@@ -137,16 +140,34 @@ def plan(options: argparse.Namespace) -> int:
         if o.explain:
             print("\n".join(show.explain(row_of(found, o.explain, "--explain"), wanted, cluster, o.tokens)))
         elif not o.check:
-            print("\n".join([*show.table(found, wanted, o.tokens), "", show.wrapped(show.LEGEND)]))
+            print("\n".join([*show.table(found, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
             print(show.wrapped(show.ASSUMED))
     if o.check:
         from minidist.planner import check  # runs ranks, and needs NumPy
 
         status = check.report(wanted, row_of(found, o.check, "--check"), quiet=o.json == "-")
     if o.json:
-        rows = [show.as_json(row, wanted, cluster) for row in found.rows]
-        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": found.fit, "left_out": found.left_out})
+        rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
+        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": len(found.rows), "left_out": found.left_out})
+    for text in write_files(found, wanted, cluster, o):
+        print(text)
     return status
+
+
+def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
+    """A row as a configuration of other systems; says which row is in the file."""
+    for option, path in (
+        ("--write-deepspeed", options.write_deepspeed),
+        ("--write-accelerate", options.write_accelerate),
+    ):
+        if path:
+            hybrid = option == "--write-accelerate"
+            row = write.sayable(found, option, hybrid)
+            at = row.choice
+            made = write.accelerate(wanted, at, cluster.per_host) if hybrid else write.deepspeed(wanted, at)
+            write_output(path, made.encode())
+            if options.json != "-":
+                yield f"row {found.rows.index(row) + 1} written to {path}"
 
 
 def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:

@@ -34,8 +34,7 @@ class Row(NamedTuple):
 class Found(NamedTuple):
     """What a search has found."""
 
-    rows: list[Row]  # the fastest first
-    fit: int  # how many rows fit
+    rows: list[Row]  # that fit, the fastest first
     left_out: Counter[str]  # how many do not, by reason
 
 
@@ -69,8 +68,8 @@ class Evaluator:
         return of_step(self.cluster, asked, stage, data_time(self.cluster, asked, along, stage))
 
 
-def search(wanted: Wanted, cluster: Cluster, most: int = 10) -> Found:
-    """The `most` fastest rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger
+def search(wanted: Wanted, cluster: Cluster) -> Found:
+    """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger
     one is tried, but all are counted."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
     for sizes in families(wanted, cluster):
@@ -85,9 +84,8 @@ def search(wanted: Wanted, cluster: Cluster, most: int = 10) -> Found:
                 left_out[reason] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, asked, need))
-    fit = len(rows)
     rows.sort(key=lambda row: (row.seconds.step, row.held.total))
-    return Found(rows[:most], fit, left_out)
+    return Found(rows, left_out)
 
 
 STATES, ACTIVATIONS = "model states do not fit", "they fit, but not with activations"

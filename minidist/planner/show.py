@@ -11,17 +11,17 @@ from minidist.planner.traffic import sent, share_across
 
 GB = 10**9
 DAY = 24 * 60 * 60
-HEAD = " #    dp tp cp  pp  v ZeRO again       b    m    GB   idle   wait tokens/s   MFU  days"
+HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB   idle   wait tokens/s   MFU"
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
 
-def table(found: Found, wanted: Wanted, tokens: float | None) -> Iterator[str]:
-    """The rows, and what does not fit."""
-    yield HEAD.replace("again       b", "again   b") if tokens else HEAD.replace("again       b", "again   b")[:-6]
-    for number, row in enumerate(found.rows, start=1):
+def table(found: Found, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
+    """The first rows, and what does not fit."""
+    yield HEAD + "  days" * bool(tokens)
+    for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
-    total = found.fit + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {found.fit:,} of them fit."
+    total = len(found.rows) + sum(found.left_out.values())
+    yield f"\n{total:,} rows divide; {len(found.rows):,} of them fit."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
