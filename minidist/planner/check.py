@@ -108,12 +108,12 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted]) -> list[Compar
 
 
 def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
-    """The same row for a tiny model, on at most `most` ranks: the longest axis is cut by its smallest factor until they
-    are few enough. A data axis of hybrid sharding keeps its hosts as long as it can."""
+    """The same row for a tiny model, on at most `most` ranks: the longest axis is halved until they are few enough. A
+    data axis of hybrid sharding keeps its hosts as long as it can."""
     while choice.ranks > most:
         axis = max(("dp", "pp", "cp", "tp"), key=lambda name: getattr(choice, name))
         size = getattr(choice, axis)
-        fewer = size // next(n for n in range(2, size + 1) if size % n == 0)
+        fewer = -(-size // 2)
         choice = replace(choice, **{axis: fewer})
         if axis == "dp" and choice.hosts > 1:
             choice = replace(choice, hosts=max(n for n in range(1, choice.hosts + 1) if fewer % n == 0))

@@ -105,10 +105,15 @@ def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
         for schedule, chunks in schedules(wanted, at.pp):
             usable = [b for b in rows if schedule == "1f1b" or wanted.batch // at.dp // b % at.pp == 0]
             for zero, hosts in shards(at, cluster.per_host):
-                for recompute in RECOMPUTE:
+                for recompute in policies(at.cp):
                     sizes = at.dp, at.tp, at.cp, at.pp, 1, schedule, chunks, zero, hosts, recompute
                     if usable:
                         yield [Choice(*sizes, b) for b in usable]
+
+
+def policies(cp: int) -> tuple[str, ...]:
+    """What may run again. Context ranks keep no core of attention, so there is nothing to choose (`papers/context.py`)."""
+    return RECOMPUTE if cp == 1 else ("none", "every:1")
 
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:

@@ -11,7 +11,7 @@ from minidist.planner.traffic import sent, share_across
 
 GB = 10**9
 DAY = 24 * 60 * 60
-HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB   idle   wait tokens/s   MFU"
+HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB  idle  wait  tok/s   MFU"
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
 
@@ -33,10 +33,10 @@ def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
     zero = f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
     waits = time.tensor + time.context + time.pipeline + time.data
     sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.chunks:2} {zero:>4} {AGAIN[at.recompute]:5}"
-    shares = f"{100 * time.bubble / time.step:5.1f}% {100 * waits / time.step:5.1f}%"
+    shares = f"{100 * time.bubble / time.step:4.1f}% {100 * waits / time.step:4.1f}%"
     days = f" {tokens / row.tokens / DAY:5.1f}" if tokens else ""
     held = row.held.total / GB
-    return f"{sizes} {at.rows:3} {m:4} {held:5.1f} {shares} {count(row.tokens):>8} {100 * row.mfu:4.1f}%{days}"
+    return f"{sizes} {at.rows:3} {m:4} {held:5.1f} {shares} {count(row.tokens):>6} {100 * row.mfu:4.1f}%{days}"
 
 
 def count(value: float) -> str:
@@ -60,7 +60,7 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     at, held, time = row.choice, row.held, row.seconds
     m = at.micro_batches(wanted.batch)
     words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}, {at.schedule}, v {at.chunks}, ZeRO-{at.zero}"
-    yield f"{words}, recompute {at.recompute}, b {at.rows}, m {m}"
+    yield wrapped(f"{words}, recompute {at.recompute}, b {at.rows}, m {m}")
     yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
@@ -68,16 +68,16 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     yield term("gradients", f"{p}Ψr{divided(at, 2, g)}", held.gradients, "ZeRO §5.2")
     yield term("optimizer states", f"{k}Ψr{divided(at, 1, g)}", held.optimizer, "ZeRO §5.1")
     if held.passing:
-        yield term("units in passing", "largest unit, gathered, summed", held.passing, "ZeRO §5.3")
-    yield term("activations of layers", "peak of one + those in flight", held.activations, "Korthikanti §4, Chen")
+        yield term("units in passing", "gathered + summed units", held.passing, "ZeRO §5.3")
+    yield term("activations of layers", "one's peak + those waiting", held.activations, "Korthikanti §4")
     yield term("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", held.ends, "Korthikanti §4.3")
     if held.messages:
-        yield term("keys, values on their way", "4·2·2gbch", held.messages, "Ring Attention §3")
+        yield term("keys, values sent", "4·2·2gbch", held.messages, "Ring Attention §3")
     yield term("at a time", f"of {cluster.memory / GB:g}", held.total, "")
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
-    useful = f"(6N + 12LHQT) x tokens, / {cluster.ceiling:g} of peak"
-    yield spent("work of the slowest stage", useful, time.work, "PaLM App. B")
+    useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"
+    yield spent("work, slowest stage", useful, time.work, "PaLM App. B")
     yield spent(
         "runs again",
         {"none": "nothing", "selective": "4bs²h a layer", "every:1": "a forward"}[at.recompute],
@@ -87,9 +87,9 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     yield spent("bubble", f"(p-1)/(vm) = {idle(at.schedule, at.pp, m, at.chunks):.4f} of it", time.bubble, "PTD §2.2")
     for name, formula, source in (
         ("tensor", "α, n/β; nothing hides it", "PTD §3.2"),
-        ("context", "what attention does not hide", "Ring Attention §3"),
+        ("context", "not hidden by attention", "Ring Attention §3"),
         ("pipeline", "while it fills and drains", "PTD §3.2"),
-        ("data", "what the backward does not hide", "ZeRO §7, FSDP §3.3.2"),
+        ("data", "not hidden by backward", "FSDP §3.3.2"),
     ):
         yield spent(f"waits: {name}", formula, getattr(time, name), source)
     yield spent("together", "", time.step, "")
@@ -106,11 +106,14 @@ def divided(at: Choice, stage: int, g: int) -> str:
 
 
 def term(what: str, formula: str, nbytes: float, source: str) -> str:
-    return f"  {what:26} {formula:31} {nbytes / GB:8.3f}  {source}".rstrip()
+    return f"  {what:21} {formula:27} {nbytes / GB:8.3f} {source}".rstrip()
 
 
 def spent(what: str, formula: str, seconds: float, source: str) -> str:
-    return f"  {what:26} {formula:31} {seconds:8.3f}  {source}".rstrip()
+    return f"  {what:21} {formula:27} {seconds:8.3f} {source}".rstrip()
+
+
+DATA = ("2", "2", "(m+1)", "3m")  # by ZeRO's stage
 
 
 def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
@@ -120,17 +123,17 @@ def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
         "tensor": ("8bsh(t-1)/t a layer", "PTD §3.2"),
         "context": ("3·2gbsh(N-1)/N a layer", "Ring Attention §3"),
         "pipeline": ("bsh a boundary, both ways", "PTD §3.2"),
-        "data": ("2Ψr(G-1)/G, ZeRO-2 (m+1), ZeRO-3 3m", "ZeRO §7"),
+        "data": (f"{DATA[row.choice.zero]}Ψr(G-1)/G", "ZeRO §7"),
         "hosts": ("2Ψr(W-G)/(GW)", "FSDP §3.2.2"),
         "tied": ("the embedding's gradient", "PTD §3"),
         "rest": ("norms; gradients of norms", ""),
     }
-    yield "\nA rank sends in a step, GB           within the host      across"
+    yield "\nA rank sends in a step, GB               in host   across"
     for axis, of_axis in sent(asked).items():
         if most := max(of_axis.nbytes):
             away = most * share_across(asked.layout, axis, cluster.per_host)
             formula, source = sources[axis]
-            yield f"  {axis:9} {formula:35} {(most - away) / GB:8.3f} {away / GB:8.3f}  {source}".rstrip()
+            yield f"  {axis:9} {formula:27} {(most - away) / GB:8.3f} {away / GB:8.3f}  {source}".rstrip()
 
 
 def as_json(row: Row, wanted: Wanted, cluster: Cluster) -> dict[str, Any]:
