@@ -1,9 +1,10 @@
 """Which layout of ranks for this model on this cluster? All that divide, the fastest first.
 
-python -m minidist plan --model llama3-405b --ranks 16384 --device-memory 80GB --batch 16M --context 8192
-python -m minidist plan --model llama2-7b --ranks 64 --flops 312e12 --within 300GB/s --across 25GB/s --explain 1
-python -m minidist plan --model llama2-7b --ranks 64 --check 1
-python -m minidist plan --published
+    python -m minidist plan --model llama3-405b --ranks 16384 --device-memory 80GB --batch 16M --context 8192
+    python -m minidist plan --model llama2-7b --ranks 64 --check 1
+    python -m minidist plan --published
+
+It only computes, by the formulas that runs on ranks are checked by; `--check` runs a row.
 """
 
 import argparse
@@ -32,13 +33,13 @@ def parser() -> Parser:
     add("--ranks", type=at_least(1, at_most=10**6), metavar="N", default=8, help="devices")
     add("--ranks-per-host", type=at_least(1), metavar="G", default=8, help="devices of a host")
     made.alias("--ranks-per-node", "--ranks-per-host")
-    add("--device-memory", type=memory_size, metavar="SIZE", default=80 * 10**9, help="of a device; default: 80GB")
-    add("--flops", type=within(1, 1e20), metavar="N", default=989e12, help="operations a second of a device, at most")
+    add("--device-memory", type=memory_size, metavar="SIZE", default="80GB", help="of a device")
+    add("--flops", type=within(1, 1e20), metavar="N", default="989e12", help="operations a second of a device")
     add("--ceiling", type=within(0.01, 1), metavar="X", default=CEILING, help="the share of them that it reaches")
-    add("--within", type=rate, metavar="RATE", default=450e9, help="of a rank inside its host; default: 450GB/s")
-    add("--across", type=rate, metavar="RATE", default=50e9, help="of a rank to other hosts; default: 50GB/s")
+    add("--within", type=rate, metavar="RATE", default="450GB/s", help="of a rank inside its host")
+    add("--across", type=rate, metavar="RATE", default="50GB/s", help="of a rank to other hosts")
     add("--latency", type=within(0, 1), metavar="S", default=5e-6, help="seconds of a message")
-    add("--batch", type=tokens(2**10), metavar="N", default=2**22, help="tokens of a step: 4M is 4·2²⁰; default: 4M")
+    add("--batch", type=tokens(2**10), metavar="N", default="4M", help="tokens of a step; 4M is 4·2²⁰")
     add("--context", type=tokens(2**10), metavar="N", help="tokens of a sequence; default: the model's positions")
     add("--tokens", type=tokens(10**3), metavar="N", help="of the whole training, such as 15T: how many days?")
     add("--precision", choices=tuple(BYTES), metavar="NAME", default="bf16", help="bf16, mixed (fp16), fp32 or fp64")
@@ -46,9 +47,9 @@ def parser() -> Parser:
     add("--rows", type=at_least(1, at_most=10**4), metavar="N", default=10, help="of the table")
     add("--explain", type=at_least(1), metavar="ROW", help="every term of a row, with formula and section")
     add("--check", type=at_least(1), metavar="ROW", help="run a row, scaled down: memory and bytes, counted")
-    add("--published", action="store_true", help="instead: published runs, and what the model says of them")
-    made.output("--write-deepspeed", help="the fastest row of data ranks alone, as DeepSpeed's JSON")
-    made.output("--write-accelerate", help="the same as Accelerate's YAML")
+    add("--published", action="store_true", help="instead: published runs, next to the model")
+    made.output("--write-deepspeed", help="the fastest row of data ranks alone as its JSON")
+    made.output("--write-accelerate", help="the same as its YAML")
     made.output("--json", help="for machines; - is standard output")
     return made
 

@@ -112,7 +112,7 @@ def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
 
 
 def policies(cp: int) -> tuple[str, ...]:
-    """What may run again. Context ranks keep no core of attention, so there is nothing to choose (`papers/context.py`)."""
+    """What may run again. Context ranks keep no core of attention to be run again (`papers/context.py`)."""
     return RECOMPUTE if cp == 1 else ("none", "every:1")
 
 

@@ -48,10 +48,10 @@ def count(value: float) -> str:
 
 
 LEGEND = (
-    "dp, tp, cp, pp: data, tensor, context ranks and stages; v: chunks of a stage, if several interleaved; ZeRO: its"
-    " stage, 3/G: divided among G ranks of a host; again: what runs again in the backward (core: attention's); b:"
-    " sequences of a micro-batch; m: micro-batches; GB: of the fullest rank, by the formulas that --check runs; idle:"
-    " the bubble; wait: for messages that nothing hides; both as a share of the step."
+    "dp, tp, cp, pp: data, tensor, context ranks and stages. v: chunks of a stage, if several interleaved. ZeRO: its"
+    " stage; 3/G: divided among G ranks of a host. again: what runs again in the backward; core: attention's. b:"
+    " sequences of a micro-batch. m: micro-batches. GB: of the fullest rank; --check runs these formulas. idle: the"
+    " bubble. wait: for messages that nothing hides. Both are shares of the step."
 )
 
 

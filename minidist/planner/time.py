@@ -1,15 +1,18 @@
-"""How long a step takes, by a stated model. It is a model: only its bytes, operations and bubbles are counted.
+"""How long a step takes, by a stated model. Bytes, operations and bubbles are exact; times are the model's.
 
-work      operations of the stage with most work, over a ceiling of the device: a share of its peak that is the same
-          for every device and every layout (`CEILING`)
-message   α + n/β: a latency for each, and bytes over the bandwidth of the slowest link of the group. Of k ranks of
-          a group on one host, all k send to other hosts at once, so a group has k times a rank's bandwidth there.
-          A ring of n takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py`)
-bubble    PTD's (p-1)/(vm) of the time that a stage works (section 2.2); naive and GPipe likewise
-hidden    tensor: nothing, because a layer waits for it. context: behind attention's core of the same layer (Ring
-          Attention, section 3). pipeline: behind other micro-batches; not while the pipeline fills and drains.
-          data: gradients behind the last backward; parameters behind the first forward; ZeRO-2 and 3: in each
-          micro-batch, the longer of the two counts (FSDP, section 3.3.2: max(b, r + g))
+Work is the operations of the stage that has most, over a ceiling of the device. The ceiling is a share of its peak that
+is the same for every device and every layout (`CEILING`).
+
+A message takes α + n/β: a latency, and its bytes over the bandwidth of the slowest link of the group. If k ranks of a
+group are on one host, all k send to other hosts at once. So the group has k times a rank's bandwidth there. A ring of n
+takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py`).
+
+The bubble is PTD's (p-1)/(vm) of the time that a stage works (section 2.2).
+
+What overlap hides: of tensor messages nothing, because a layer waits for them. Those of context ranks are hidden behind
+attention's core of the same layer (Ring Attention, section 3). Those of a pipeline are hidden behind other
+micro-batches, but not while it fills and drains. Gradients are hidden behind the last backward, and parameters behind
+the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts (FSDP, section 3.3.2).
 """
 
 from collections.abc import Mapping, Sequence
