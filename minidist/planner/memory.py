@@ -114,24 +114,25 @@ def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: 
         return moments
     found, targets = [], copied_tokens(asked, places[-1].share) * places[-1].share.head
     enough = at.micro_batches if at.schedule in KEEPS_ALL else min(at.micro_batches, 3 * at.pp)
-    kinds = [passes[kind if kind < 2 else -1] for kind in range(min(at.chunks, 3))]
     for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
-        waits = zip(*(waiting for _, waiting in kinds), strict=True)
+        waits = zip(*(waiting for _, waiting in passes), strict=True)
         passing, layers, ends = (sum(n * nbytes for n, nbytes in zip(others, each, strict=True)) for each in waits)
         ends += now.lingering * targets
-        found += [Moment(x + passing, y + layers, z + ends) for x, y, z in kinds[now.at_work][0]]
+        found += [Moment(x + passing, y + layers, z + ends) for x, y, z in passes[now.at_work][0]]
     return found
 
 
 def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[int]]) -> list[Place]:
-    """What the formulas ask about each chunk of a rank's stage. of_unit: what the rank stores of each unit."""
+    """What the formulas ask about the first chunk of a rank's stage, one of those between, which are alike, and the
+    last one. of_unit: what the rank stores of each unit."""
     o, layout, head = asked.options, asked.layout, asked.options.layers + 1
     reads = {unit: sum(sizes) for unit, sizes in of_unit.items()}
     layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
     own = parts_of(asked, o.batch // layout.micro_batches)[rank]
     made = []
-    for part in parts_of_stage(layout, stage) if layout.pp > 1 else [range(head + 1)]:
+    parts = parts_of_stage(layout, stage) if layout.pp > 1 else [range(head + 1)]
+    for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
         layers = len({*part} - {0, head})
         share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)
         tied = asked.model.tied and share.head
