@@ -151,7 +151,7 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
             f" {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of {small.context}."
         )
         print(show.wrapped(text) + "\n")
-        print("\n".join(show.compared(rows)))
+        print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)
         print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
     return 1 if any(one.difference for one in rows) else 0

@@ -21,7 +21,7 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.planner import show, write
 from minidist.planner.choice import Wanted
-from minidist.planner.search import Found, Row, search
+from minidist.planner.search import Found, Row, best_chunks, search
 from minidist.planner.time import CEILING, Cluster
 
 
@@ -132,6 +132,7 @@ def plan(options: argparse.Namespace) -> int:
         if vars(o)[option] != "-":
             check_writable(f"--{option.replace('_', '-')}", vars(o)[option])
     found = search(wanted, cluster)
+    fit, found = len(found.rows), found._replace(rows=best_chunks(found.rows))
     if not found.rows:
         raise UsageError(why_none(found))
     status = 0
@@ -141,7 +142,7 @@ def plan(options: argparse.Namespace) -> int:
         if o.explain:
             print("\n".join(show.explain(row_of(found, o.explain, "--explain"), wanted, cluster, o.tokens)))
         elif not o.check:
-            print("\n".join([*show.table(found, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
+            print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
             print(show.wrapped(show.ASSUMED))
     if o.check:
         from minidist.planner import check  # runs ranks, and needs NumPy
@@ -149,7 +150,7 @@ def plan(options: argparse.Namespace) -> int:
         status = check.report(wanted, row_of(found, o.check, "--check"), quiet=o.json == "-")
     if o.json:
         rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
-        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": len(found.rows), "left_out": found.left_out})
+        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out})
     for text in write_files(found, wanted, cluster, o):
         print(text)
     return status

@@ -8,7 +8,8 @@ Schedules that split the backward are left out, because no formula says what wai
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -86,6 +87,14 @@ def search(wanted: Wanted, cluster: Cluster) -> Found:
             rows.append(evaluator.row(choice, asked, need))
     rows.sort(key=lambda row: (row.seconds.step, row.held.total))
     return Found(rows, left_out)
+
+
+def best_chunks(rows: Sequence[Row]) -> list[Row]:
+    """Of rows that differ in their chunks alone, the fastest."""
+    found: dict[Choice, Row] = {}
+    for row in rows:
+        found.setdefault(replace(row.choice, schedule="", chunks=0), row)
+    return list(found.values())
 
 
 STATES, ACTIVATIONS = "model states do not fit", "they fit, but not with activations"

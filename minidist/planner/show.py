@@ -15,13 +15,13 @@ HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB  idle  wait  tok/s   MFU
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
 
-def table(found: Found, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
-    """The first rows, and what does not fit."""
+def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
+    """The first rows, each with the chunks that are best; how many rows fit, and why others do not."""
     yield HEAD + "  days" * bool(tokens)
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
-    total = len(found.rows) + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {len(found.rows):,} of them fit."
+    total = fit + sum(found.left_out.values())
+    yield f"\n{total:,} rows divide; {fit:,} of them fit. Of those that differ in v alone, the best is shown."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
