@@ -7,6 +7,7 @@ it. Links are those of Ring Attention's table 2 for A100 (300 and 12.5 GB/s); fo
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -177,11 +178,10 @@ def ratio(run: Published, row: Row) -> float:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def standing(run: Published, row: Row) -> tuple[int, int]:
-    """Where a run's row stands among all that fit on its devices, by the model: its number, and how many there are."""
-    rows = search(run.wanted, run.cluster).rows
-    faster = sum(other.seconds.step < row.seconds.step * (1 - 1e-9) for other in rows)
-    return faster + 1, len(rows)
+def standing(wanted: Wanted, cluster: Cluster, step: float) -> tuple[int, int]:
+    """Where a row of these seconds stands among all that fit, by the model: its number, and how many there are."""
+    rows = search(wanted, cluster).rows
+    return sum(row.seconds.step < step * (1 - 1e-9) for row in rows) + 1, len(rows)
 
 
 def main(json: str | None) -> int:
@@ -192,9 +192,11 @@ def main(json: str | None) -> int:
         check_writable("--json", json)
     evaluated = [(run, evaluate(run)) for run in all_runs()]
     status, stands = StatusLine(shown=True), []
-    for i, (run, row) in enumerate(evaluated):
-        status.show(run.name, i / len(evaluated))
-        stands.append(standing(run, row))
+    with ProcessPoolExecutor() as pool:  # a search for each run
+        asked = [(run.wanted, run.cluster, row.seconds.step) for run, row in evaluated]
+        for (run, _), place in zip(evaluated, pool.map(standing, *zip(*asked, strict=True)), strict=True):
+            status.show(run.name, len(stands) / len(evaluated))
+            stands.append(place)
     status.close()
     if json != "-":
         print("\n".join(lines(evaluated, stands)))

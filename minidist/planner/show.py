@@ -21,7 +21,7 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {fit:,} of them fit. Of those that differ in v alone, the best is shown."
+    yield f"\n{total:,} rows divide; {fit:,} of them fit; v: the best for its row."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
