@@ -191,7 +191,7 @@ def main(json: str | None) -> int:
     if json != "-":
         check_writable("--json", json)
     evaluated = [(run, evaluate(run)) for run in all_runs()]
-    status, stands = StatusLine(shown=True), []
+    status, stands = StatusLine(shown=True), list[tuple[int, int]]()
     with ProcessPoolExecutor() as pool:  # a search for each run
         asked = [(run.wanted, run.cluster, row.seconds.step) for run, row in evaluated]
         for (run, _), place in zip(evaluated, pool.map(standing, *zip(*asked, strict=True)), strict=True):
