@@ -121,7 +121,7 @@ def of_llama() -> Iterator[Published]:
         evaluator = Evaluator(wanted, replace(H100, ranks=gpus))
         seconds = wanted.tokens * evaluator.flops / (plain(run.rate.printed) * 1e12 * gpus)
         yield Published(
-            f"Llama 3 {count(run.context)} tokens, {gpus} GPUs", wanted, choice, evaluator.cluster, seconds, run.rate
+            f"Llama 3 {run.context // 1024}K, {gpus} GPUs", wanted, choice, evaluator.cluster, seconds, run.rate
         )
 
 
@@ -213,7 +213,7 @@ OFF = 0.15
 
 def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int, int]]) -> Iterator[str]:
     """A line for each run, and the reasons below."""
-    yield f"{'run':31} {'row':>11} {'tokens/s':>8} {'model':>6} {'MFU':>5} {'model':>5} {'off':>5}"
+    yield f"{'run':26} {'row':>13} {'tokens/s':>8} {'model':>6} {'MFU':>5} {'model':>5} {'off':>5}"
     reasons: dict[str, str] = {}
     for (run, row), (place, fit) in zip(evaluated, stands, strict=True):
         off = ratio(run, row) - 1
@@ -224,7 +224,7 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int
         mfu = row.mfu * measured / row.tokens
         stands_at, rates = f"{place} of {fit}", f"{count(measured):>8} {count(row.tokens):>6}"
         shares = f"{100 * mfu:5.1f} {100 * row.mfu:5.1f} {100 * off:+4.0f}%"
-        yield f"{run.name:31} {stands_at:>11} {rates} {shares} {mark}".rstrip()
+        yield f"{run.name:26} {stands_at:>13} {rates} {shares} {mark}".rstrip()
     yield ""
     for reason, mark in reasons.items():
         yield wrapped(f"{mark} {reason or 'no reason is known'}.")

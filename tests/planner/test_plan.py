@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,19 @@ def test_llama_3s_third_row_fits_together_with_dp_8_alone() -> None:
     assert third.choice.ranks == 16_384
     assert third.choice.dp == 8
     assert third.wanted.tokens == 2**24
+
+
+def test_published_runs_stand_in_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Next to what was measured, where a run stands among all rows that fit; in 80 columns."""
+    [smallest, *_], [eight, *_] = published.table_1(), published.selective()
+    few = [run._replace(wanted=replace(run.wanted, batch=run.cluster.ranks)) for run in (smallest, eight)]
+    monkeypatch.setattr(published, "all_runs", lambda: [run._replace(reason="it is smaller here") for run in few])
+    assert main(["plan", "--published"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for run in few:
+        place, fit = map(int, re.search(rf"{run.name} +(\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
+        assert 1 <= place <= fit + 1
 
 
 # ---- on the screen, and in files -------------------------------------------------------------------------------------
