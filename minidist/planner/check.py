@@ -65,9 +65,8 @@ def run(wanted: Wanted, choice: Choice) -> list[Counted]:
 def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
     """Two steps on one rank, of MPI's or a thread. Tokens are drawn: bytes do not depend on them."""
     layout = choice.layout(wanted)
-    settings = Settings(
-        precision=precision(wanted.precision), accumulate=layout.micro_batches, recompute=choice.recompute
-    )
+    stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16: as many bytes
+    settings = Settings(precision=stored, accumulate=layout.micro_batches, recompute=choice.recompute)
     sequence = wanted.sequence and choice.tp > 1
     driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
     for step in range(2):
