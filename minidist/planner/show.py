@@ -1,5 +1,6 @@
 """The plan on the screen: 80 columns, without a package beyond the standard library."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,6 +37,8 @@ def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
     shares = f"{100 * time.bubble / time.step:4.1f}% {100 * waits / time.step:4.1f}%"
     days = f" {tokens / row.tokens / DAY:5.1f}" if tokens else ""
     held = row.held.total / GB
+    by_clock = at.pp == 1 or math.isclose(clocked_idle(at, m), idle(at.schedule, at.pp, m, at.chunks))
+    days += " !" * (not by_clock)
     return f"{sizes} {at.rows:3} {m:4} {held:5.1f} {shares} {count(row.tokens):>6} {100 * row.mfu:4.1f}%{days}"
 
 
@@ -51,7 +54,8 @@ LEGEND = (
     "dp, tp, cp, pp: data, tensor, context ranks and stages. v: chunks of a stage, if several interleaved. ZeRO: its"
     " stage; 3/G: divided among G ranks of a host. again: what runs again in the backward; core: attention's. b:"
     " sequences of a micro-batch. m: micro-batches. GB: of the fullest rank; --check runs these formulas. idle: the"
-    " bubble. wait: for messages that nothing hides. Both are shares of the step."
+    " bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. wait: for"
+    " messages that nothing hides. Both are shares of the step."
 )
 
 

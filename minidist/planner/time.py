@@ -187,9 +187,9 @@ def idle(schedule: str, p: int, m: int, v: int) -> float:
 
 
 def clocked_idle(choice: Choice, m: int) -> float:
-    """The same by the logical clock that runs the schedule's own instructions; of more than 3p micro-batches, 3p run,
+    """The same by the logical clock that runs the schedule's own instructions; of more than p micro-batches, p run,
     because what is idle does not depend on their number."""
-    kind, fewer = SCHEDULE_TABLE[choice.schedule], min(m, 3 * choice.pp)
+    kind, fewer = SCHEDULE_TABLE[choice.schedule], min(m, choice.pp)
     places = kind.places(choice.pp, fewer, choice.chunks)
     timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
     work = timelines[0].busy

@@ -337,3 +337,10 @@ def test_a_plan_needs_the_standard_library_alone(more: list[str]) -> None:
 
 def test_counts_have_three_digits() -> None:
     assert [show.count(n) for n in (2_950_199, 797_000, 15e12, 12)] == ["2.95M", "797K", "15T", "12"]
+
+
+def test_a_row_whose_clock_differs_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in search(WANTED, CLUSTER).rows if row.choice.pp > 1)
+    assert not show.line(1, row, WANTED, None).endswith("!")
+    monkeypatch.setattr(show, "idle", lambda *given: 2 * idle(*given))
+    assert show.line(1, row, WANTED, None).endswith("!")
