@@ -5,6 +5,7 @@ stays as it is, if as many ranks can run here. Otherwise the longest axis is hal
 one process (`minidist/exchange/threads.py`).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from minidist.planner import show
 from minidist.planner.choice import Choice, Wanted, ask
 from minidist.planner.memory import held
 from minidist.planner.search import Row
-from minidist.planner.traffic import sent
+from minidist.planner.traffic import sent, share_across
 
 MOST = 32  # ranks that run here as threads: up to 128 are tested
 KINDS = {  # of memory: as the formulas call them, and as pools do
@@ -84,9 +85,9 @@ def declare(wanted: Wanted) -> list[Unit]:
     return llama(LlamaConfig(of.v, wanted.context, of.layers, of.a, of.kv, of.h, of.mlp_width, tied=of.tied))
 
 
-def compare(wanted: Wanted, choice: Choice, ranks: list[Counted]) -> list[Compared]:
+def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int = 0) -> list[Compared]:
     """Memory by kind of the rank that is farthest from its formula, then bytes by axis of all ranks together, and what
-    no axis accounts for."""
+    no axis accounts for. per_host: ranks of a host; if given, also the bytes that leave one."""
     asked = ask(wanted, choice, every_rank=True)
     formulas, found = held(asked), []
     for kind, name in KINDS.items():
@@ -97,12 +98,17 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted]) -> list[Compar
     if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
         pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(Compared("at a time", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
-    left: dict[str, int] = {}
-    for rank in ranks:
-        for (phase, _), nbytes in rank.sent.items():
-            left[phase] = left.get(phase, 0) + nbytes
+    left, across = Counter[str](), Counter[str]()
+    for number, rank in enumerate(ranks):
+        for (phase, peer), nbytes in rank.sent.items():
+            left[phase] += nbytes
+            across[phase] += nbytes * (per_host > 0 and number // per_host != peer // per_host)
     for axis, of_axis in sent(asked).items():
-        found.append(Compared(axis, sum(of_axis.nbytes), sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
+        everything = sum(of_axis.nbytes)
+        found.append(Compared(axis, everything, sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
+        if per_host and axis in ("tensor", "context", "pipeline", "data", "hosts"):
+            leaves = everything * share_across(asked.layout, axis, per_host, wanted.scheme)
+            found.append(Compared(f"{axis}, to other hosts", leaves, sum(across[phase] for phase in {*of_axis.phases})))
     return [*found, Compared("of no axis", 0, sum(left.values()))]
 
 
@@ -141,13 +147,15 @@ def tiny(wanted: Wanted, choice: Choice) -> Wanted:
 def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     """Run a row, and print what was counted; 1 if anything differs from its formula."""
     small, choice = scaled(wanted, row.choice)
-    rows = compare(small, choice, run(small, choice))
+    per_host = 2 if choice.ranks % 2 == 0 else 0
+    rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:
+        hosts = f", {per_host} to a host" if per_host else ""
         words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, {choice.schedule}"
         model = small.model
         text = (
-            f"Run on {choice.ranks} ranks, which are threads: {words}, v {choice.chunks}, ZeRO-{choice.zero}, recompute"
-            f" {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of {small.context}."
+            f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
+            f" recompute {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of {small.context}."
         )
         print(show.wrapped(text) + "\n")
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))

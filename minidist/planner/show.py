@@ -135,7 +135,7 @@ def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
     yield "\nA rank sends in a step, GB               in host   across"
     for axis, of_axis in sent(asked).items():
         if most := max(of_axis.nbytes):
-            away = most * share_across(asked.layout, axis, cluster.per_host)
+            away = most * share_across(asked.layout, axis, cluster.per_host, wanted.scheme)
             formula, source = sources[axis]
             yield f"  {axis:9} {formula:27} {(most - away) / GB:8.3f} {away / GB:8.3f}  {source}".rstrip()
 
@@ -144,7 +144,7 @@ def as_json(row: Row, wanted: Wanted, cluster: Cluster) -> dict[str, Any]:
     """A row for machines."""
     asked = ask(wanted, row.choice)
     along = {
-        axis: {"bytes": max(of.nbytes), "across": share_across(asked.layout, axis, cluster.per_host)}
+        axis: {"bytes": max(of.nbytes), "across": share_across(asked.layout, axis, cluster.per_host, wanted.scheme)}
         for axis, of in sent(asked).items()
         if any(of.nbytes)
     }

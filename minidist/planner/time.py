@@ -175,8 +175,8 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     for volume in along["hosts"]:
         messages = 2 * units * (asked.layout.hosts - 1)
         hosts += message_time(cluster, asked, "hosts", volume.width * max(volume.elements), messages)
-    hidden = max(0.0, gather - forward) + max(0.0, gather + again + reduce - backward)
-    return m * hidden + max(0.0, hosts - backward)
+    waits = max(0.0, gather - forward) + max(0.0, gather + again + reduce - backward)
+    return m * waits + max(0.0, hosts - backward)
 
 
 def idle(schedule: str, p: int, m: int, v: int) -> float:

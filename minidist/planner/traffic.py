@@ -98,9 +98,15 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
     return within(size, stride)
 
 
-def share_across(layout: Layout, axis: str, per_host: int) -> float:
-    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host."""
+def share_across(layout: Layout, axis: str, per_host: int, scheme: str = "ring") -> float:
+    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host. In
+    a pipeline, the last part of the model sends nothing on. With Ulysses a context rank sends as much to each other."""
     if axis == "rest":
         return 0.0 if layout.ranks <= per_host else 1.0
     near, size = on_a_host(layout, axis, per_host), size_of(layout, axis)
-    return 0.0 if near >= size else 1 / near
+    if near >= size:
+        return 0.0
+    if axis == "context" and scheme == "ulysses":
+        return (size - near) / (size - 1)
+    parts = size * layout.chunks
+    return (parts / near - 1) / (parts - 1) if axis == "pipeline" else 1 / near

@@ -24,8 +24,8 @@ def small(name: str = "llama", layers: int = 4, batch: int = 8, **more: Any) -> 
 
 
 def differences(wanted: Wanted, choice: Choice) -> list[check.Compared]:
-    rows = check.compare(wanted, choice, check.run(wanted, choice))
-    assert len(rows) >= 14
+    rows = check.compare(wanted, choice, check.run(wanted, choice), 2)
+    assert len(rows) >= 19
     return [row for row in rows if row.difference]
 
 
@@ -38,6 +38,7 @@ USUAL = [
     (small("gpt"), Choice(2, 1, 1, 2, 1, "interleaved", 2, 3)),
     (small(), Choice(1, 1, 2, 2, 1, "interleaved", 3, 2, recompute="selective")),
     (small(precision="fp32"), Choice(4, zero=3, hosts=2)),
+    (small(scheme="ulysses"), Choice(1, 1, 4, zero=2)),
     (small(sequence=False), Choice(1, 2, 1, 2, 1, "gpipe", rows=2)),
 ]
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,15 @@ def test_what_leaves_a_host(shard: int, hosts: int, pp: int, cp: int, tp: int, p
         assert share_across(at, axis, per_host) == leaving / at.ranks, axis
         near = max(sum(rank // per_host == group[0] // per_host for rank in group) for group in groups)
         assert on_a_host(at, axis, per_host) == near or leaving == 0
+
+
+@given(*[st.sampled_from((1, 2, 4))] * 4, st.sampled_from((1, 2, 4, 8)), st.integers(1, 3))
+def test_what_leaves_a_host_from_stage_to_stage(dp: int, pp: int, cp: int, tp: int, per_host: int, v: int) -> None:
+    """Along the parts of the model: chunk after chunk, each through all stages."""
+    at = Layout(dp=dp, pp=pp, cp=cp, tp=tp, chunks=v)
+    pairs = [pair for group in at.groups("pipeline") if pp > 1 for pair in pairwise(group * v)]
+    leaving = sum(one // per_host != following // per_host for one, following in pairs)
+    assert share_across(at, "pipeline", per_host) == pytest.approx(leaving / max(len(pairs), 1))
 
 
 def test_bytes_on_the_axes_do_not_depend_on_hosts() -> None:
