@@ -155,7 +155,8 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         model = small.model
         text = (
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
-            f" recompute {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of {small.context}."
+            f" recompute {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of"
+            f" {small.context}."
         )
         print(show.wrapped(text) + "\n")
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
