@@ -1,5 +1,5 @@
-"""A row as the configuration of another system: DeepSpeed's JSON, or Accelerate's YAML. `python -m minidist explain`
-reads either back to the same bytes.
+"""A row as the configuration of another system: DeepSpeed's JSON, or Accelerate's YAML. Our command `explain` reads
+either back to the same bytes.
 
 Such a file says the data axis alone: ZeRO's stage, micro-batches, precision, and what runs again. It has no pipeline,
 and no tensor or context ranks. So the fastest row without these is the one that is written.
