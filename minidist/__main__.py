@@ -20,6 +20,7 @@ python -m minidist inspect DIR what is in a checkpoint, and whether it is whole
 python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as safetensors
 python -m minidist explain     what a DeepSpeed configuration means, in bytes
+python -m minidist plan        which layout of ranks for a model on a cluster
 python -m minidist papers      all that papers print, and how it comes out
 python -m minidist recompute   what a policy of --recompute keeps, runs again
 python -m minidist audit       what was sent, held, written, as others count it
@@ -69,17 +70,21 @@ def main(arguments: list[str]) -> int:
 
         return syllabus.main()
     if arguments[:1] == ["explain"]:
-        from minidist.deepspeed import explain  # the only import here that needs NumPy
+        from minidist.deepspeed import explain  # needs NumPy
 
         return explain.main(arguments[1:])
+    if arguments[:1] == ["plan"]:
+        from minidist.plan import command
+
+        return command.main(arguments[1:])
     if arguments[:1] == ["mutants"]:
         from minidist.claims import mutants  # imports the rest of the package
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
     if arguments[:1] == ["bugs"]:
-        from minidist.bugs import command  # likewise
+        from minidist.bugs import command as bugs  # likewise
 
-        return command.main(arguments[1:])
+        return bugs.main(arguments[1:])
     if arguments[:1] == ["audit"]:
         from minidist.claims import audit  # likewise
         from minidist.programs.chapter import find_all

@@ -31,6 +31,8 @@ from minidist.memory import allocator, witness
 from minidist.mpi import run
 from minidist.mr import cluster
 from minidist.mr.plan import Plan
+from minidist.plan import command as plan
+from minidist.plan import published
 from minidist.programs import chapter
 
 ROOT = Path(__file__).parents[1]
@@ -113,11 +115,12 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     )
     checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
-    for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster"), (recompute, "print_chain")):
+    others = ((cluster, "print_cluster"), (recompute, "print_chain"), (plan, "search"), (published, "main"))
+    for module, work in (*works, *teaching, *checkpoints, *others):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(witness, "begin", lambda: None)  # nothing would end it
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
-    monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
+    monkeypatch.setattr(Plan, "check_output", lambda job: None)  # and what --resume names never begun
     return Reader(job, monkeypatch)
 
 

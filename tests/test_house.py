@@ -65,7 +65,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("grid",),
     ("parallel3d",),
     ("programs",),
-    ("deepspeed", "bench", "classroom", "bugs", "lessons", "__main__"),
+    ("deepspeed", "plan", "bench", "classroom", "bugs", "lessons", "__main__"),
     ("site",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -205,7 +205,8 @@ def test_the_whole_house_is_read() -> None:
     built = house(ROOT)
     read = {(each.file, each.module, each.runs) for file in built for each in imports(built, file)}
     assert {
-        ("minidist/pp/claims.py", "minidist.mpi.comm", "at the top"),
+        ("minidist/pp/links.py", "minidist.mpi.comm", "at the top"),
+        ("minidist/pp/claims.py", "minidist.mpi.comm", "for types"),
         ("minidist/cli/paths.py", "minidist", "at the top"),
         ("minidist/cli/tables.py", "rich.table", "in a function"),
         ("minidist/zero2.py", "minidist.zero1", "at the top"),

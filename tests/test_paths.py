@@ -17,7 +17,7 @@ from minidist.__main__ import CHAPTERS, USAGE
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # of `python -m minidist`, with what they need until they parse
-    **dict.fromkeys(("explain", "papers", "audit", "bugs"), ""),
+    **dict.fromkeys(("explain", "plan", "papers", "audit", "bugs"), ""),
     "inspect": "DIR",
     "to-fp32": "DIR FILE",
 }

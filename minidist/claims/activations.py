@@ -6,7 +6,7 @@ from typing import NamedTuple
 from minidist.claims import experts
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
-from minidist.papers import chen, context, korthikanti, llama
+from minidist.papers import chen, context, korthikanti
 from minidist.papers.collectives import chunk_sizes
 
 
@@ -24,6 +24,11 @@ class Share(NamedTuple):
     def tokens(self, context: int) -> int:
         """Of sequences of this context."""
         return self.b * (self.length or context)
+
+
+def count_forwards(run: Asked, shares: Sequence[Share]) -> list[tuple[int, int]]:
+    """Forwards of each rank's mixtures in a step, and of these those that run again."""
+    return [(run.passes * (of.layers + of.layers_again), run.passes * of.layers_again) for of in shares]
 
 
 def keep_after_forward(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
@@ -49,7 +54,7 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
         if options.model == "gpt":
             gone = korthikanti.bytes_freed_before_core(s, share.b, h, t, sequence, p, dropout)
         else:
-            f = llama.mlp_width(h)
+            f = run.model.mlp_width
             gone = korthikanti.bytes_freed_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
         if run.model.experts:
             gone += experts.more_than_an_mlp(run, rank, share.b * s)
@@ -80,7 +85,7 @@ def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
         if options.model == "gpt":
             kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:
-            sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
+            sizes = (s, share.b, h, a, options.kv_heads or a, run.model.mlp_width, t)
             kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[part]
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
         kept += numbers * wide * s * share.b / (t if sequence else 1)

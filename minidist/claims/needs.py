@@ -95,16 +95,30 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
 
     kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one layer, of its
     input."""
+    waits, others = waiting(asked, t, at, kept, given), at.in_flight - 1
+    moments = moments_of_one(asked, t, at, kept, most, layer, given)
+    return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
+
+
+def waiting(asked: Asked, t: int, at: Place, kept: float, given: float) -> Moment:
+    """What a micro-batch holds whose forward has run, while another one is at work."""
+    if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
+        return Moment(0, given * at.starts_with_layer, given * (at.share.head and not at.share.layers))
+    return Moment(0, kept, sum(end_bytes(asked, t, at.share)) + copied_tokens(asked, at.share))
+
+
+def moments_of_one(
+    asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float
+) -> list[Moment]:
+    """The same if no other micro-batch is under way."""
     recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
     first, last = end_bytes(asked, t, at.share)
     tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
-    if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
+    if at.share.ends_again:
         kept = most = layers * layer
         after = max(layers - 1, 0) * layer
-        waits = Moment(0, given * at.starts_with_layer, given * (at.share.head and not layers))
     else:
         after = max(of.inputs * given + max(of.layers - 1, 0) * layer for of in chen.at_most(recompute, layers))
-        waits = Moment(0, kept, first + last)
 
     def reduced(unit: int) -> int:
         """Bytes of a unit's gradient that are held in passing."""
@@ -122,9 +136,7 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
         passing = at.head + at.both
         moments.append(Moment(gather * passing, kept, tokens + first + last))
         moments.append(Moment(gather * passing + reduced(passing), kept, tokens + first))
-    moments = [moment._replace(passing=moment.passing + p * at.buffer) for moment in moments]
-    others = at.in_flight - 1
-    return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
+    return [moment._replace(passing=moment.passing + p * at.buffer) for moment in moments]
 
 
 def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
@@ -140,12 +152,17 @@ def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     return first * share.embedding, last * share.head
 
 
+def copied_tokens(asked: Asked, share: Share) -> int:
+    """Bytes of a micro-batch's tokens and targets, if each rank has a copy of its own positions."""
+    return 4 * share.tokens(asked.options.context) * (share.embedding + share.head) * (asked.layout.cp > 1)
+
+
 def tokens_of_batch(asked: Asked, share: Share) -> int:
     """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
     all of the batch, which is one array."""
     o = asked.options
-    if asked.layout.cp > 1:  # copies of the rank's own positions
-        return 4 * share.tokens(o.context) * (share.embedding + share.head)
+    if asked.layout.cp > 1:  # and the last micro-batch's are still there
+        return copied_tokens(asked, share) * (2 if asked.layout.pp == 1 and o.accumulate > 1 else 1)
     return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
 
 

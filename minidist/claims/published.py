@@ -114,7 +114,7 @@ def print_ptd() -> None:
         left=("model",),
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
-    for h, layers, t, p, gpus, size, *_ in ptd.TABLE_1:
+    for h, layers, t, p, gpus, _, _, size, *_ in ptd.TABLE_1:
         psi, w = ptd.parameters(layers, h), gpus // (t * p)
         states = [zero.model_states(psi, 1, 0), zero.model_states(psi / (t * p), 1, 0)]
         gigabytes = [number(round(state.total / 1e9)) for state in [*states, zero.model_states(psi / (t * p), w, 1)]]

@@ -1,8 +1,10 @@
 """What the papers say about context parallelism, next to what a run computed, held and sent; which layouts are
 possible."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minidist import UsageError
 from minidist.claims.activations import Share, layer_bytes
@@ -12,9 +14,11 @@ from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
-from minidist.command import Options
 from minidist.papers import chen, context, zero
 from minidist.papers.collectives import chunk_sizes
+
+if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
+    from minidist.command import Options
 
 SCHEMES = ("ring", "all-gather", "ulysses")
 POSITIONS = ("zigzag", "striped", "contiguous")
@@ -55,7 +59,7 @@ class Part(NamedTuple):
     """A rank's part of a micro-batch."""
 
     b: int  # sequences
-    of: list[int]  # the number of positions of each rank of its group
+    of: Sequence[int]  # the number of positions of each rank of its group
     rank: int  # in this group
     heads: list[int]  # with Ulysses, the key/value heads of each rank in between
 
@@ -121,7 +125,7 @@ def held_claims(run: Run) -> list[Claim]:
     ]
 
 
-def message_bytes(run: Run) -> tuple[str, list[float]]:
+def message_bytes(run: Asked) -> tuple[str, list[float]]:
     """The most that is on its way, sent or received, at a time: a formula, and its value for each rank. Validation
     takes all sequences of a step at once, but only forward."""
     o, p = run.options, run.bytes.stored
@@ -129,20 +133,26 @@ def message_bytes(run: Run) -> tuple[str, list[float]]:
     return formula, [max(of) for of in blocks(run)]
 
 
-def blocks(run: Run) -> list[Blocks]:
+def blocks(run: Asked) -> list[Blocks]:
     """On each rank, in a backward, and in validation."""
-    o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options), depth_of(run)
+    o = run.options
+    return blocks_of(run, parts_of(run, o.batch // o.accumulate), [part.b for part in parts_of(run, o.batch)])
+
+
+def blocks_of(run: Asked, parts: Sequence[Part], forward: Sequence[int], t: int = 1) -> list[Blocks]:
+    """The same if a rank takes `forward` sequences only forward. t ranks share the heads."""
+    o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options) // t, depth_of(run)
     wide, found = d * p * (group_of(run) + 2), []
-    for part, whole in zip(parts_of(run, o.batch // o.accumulate), parts_of(run, o.batch), strict=True):
+    for part, whole in zip(parts, forward, strict=True):
         if o.scheme == "ring":  # two rooms for keys and values; in the backward two more, for their gradients
             room = 2 * kv * d * p * max(part.of)
-            found.append(Blocks(4 * part.b * room, 2 * whole.b * room))
+            found.append(Blocks(4 * part.b * room, 2 * whole * room))
         elif o.scheme == "all-gather":  # all keys and values; in the backward all gradients, and all sums
             room = 2 * kv * d * p * o.context
-            found.append(Blocks(2 * part.b * room, whole.b * room))
+            found.append(Blocks(2 * part.b * room, whole * room))
         else:
-            room = wide * (kv * whole.c + whole.heads[whole.rank] * o.context)
-            found.append(Blocks(part.b * room, whole.b * room))
+            room = wide * (kv * part.c + part.heads[part.rank] * o.context)
+            found.append(Blocks(part.b * room, whole * room))
     return found
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, how_to_install
+from minidist.cli.read import read, text_of
 from minidist.deepspeed.config import NEAR
-from minidist.deepspeed.read import read, text_of
 
 
 @dataclass

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
+from minidist.cli.read import read
 from minidist.deepspeed.config import check
 from minidist.deepspeed.engine import DeepSpeedEngine
-from minidist.deepspeed.read import read
 from minidist.nn.tensor import Tensor, recomputed
 from minidist.zero_r import Checkpoints
 

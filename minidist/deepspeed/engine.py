@@ -26,11 +26,11 @@ from safetensors.numpy import save as serialize
 
 from minidist import UsageError, checkpoint, infinity, offload, zero_r
 from minidist.checkpoints.manifest import LATEST
+from minidist.cli.read import read
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
 from minidist.deepspeed.plan import Plan
-from minidist.deepspeed.read import read
 from minidist.engine import Loss, Settings
 from minidist.files import is_draft, writing
 from minidist.mpi import output

@@ -8,7 +8,6 @@ It only computes and starts no ranks: any model on any number of ranks. Runs are
 next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
-import argparse
 import itertools
 import math
 import shlex
@@ -19,10 +18,10 @@ from typing import Any
 
 from minidist import UsageError, command
 from minidist.claims.zero import buffer_size
+from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
-from minidist.deepspeed.models import MODELS, Count, Model, model_of
 from minidist.deepspeed.plan import Plan
 from minidist.mpi.output import as_shown
 from minidist.nn.optim import AdamW
@@ -65,17 +64,6 @@ def parser() -> Parser:
     )
     add("--recompute", type=command.recomputation, metavar="WHAT", default="none", help="as in every chapter")
     return made
-
-
-def parameter_count(text: str) -> int:
-    """An argument type: 7000000000, or 7.5e9."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 1 <= number <= 1e15:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, such as 7.5e9, not {text!r}")
-    return int(number)
 
 
 def asked_model(options: Namespace) -> tuple[Model | Count, str]:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from minidist import UsageError, ring
+from minidist.cli.read import read
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
-from minidist.deepspeed.read import read
 from minidist.memory import tiles
 from minidist.memory.pool import ALL, Pool
 from minidist.mpi.comm import Comm

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minidist.claims import experts
-from minidist.claims.activations import Share, keep_after_forward, peak_of_layers
+from minidist.claims.activations import Share, count_forwards, keep_after_forward, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
@@ -116,11 +116,6 @@ def needs(asked: Asked) -> list[Needs]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def forwards(run: Asked, shares: Sequence[Share]) -> list[tuple[int, int]]:
-    """Forwards of each rank's mixtures in a step, and of these those that run again."""
-    return [(run.passes * (of.layers + of.layers_again), run.passes * of.layers_again) for of in shares]
-
-
 def shares_of(run: Asked) -> list[Share]:
     """What each rank works on, if all have all layers."""
     o, cp = run.options, run.layout.cp
@@ -139,7 +134,7 @@ def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:
     messages = [n / max(1, p - 1) / run.passes for n in run.sent_in(*experts.TOKENS, count="messages")]
     number_of = [(4 * share.layers + 2 * share.layers_again) * (p > 1) for share in shares]
     times = "4l" if not any(share.layers_again for share in shares) else "4l+2r" if o.recompute == "log" else "6l"
-    elements, formula = experts.rows(run, forwards(run, shares))
+    elements, formula = experts.rows(run, count_forwards(run, shares))
     expected = [size * o.width for size in elements]
     counted = [nbytes / run.bytes.stored for nbytes in run.sent_in(*experts.TOKENS)]
     return [
@@ -150,7 +145,7 @@ def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:
 
 def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Numbers for each expert: how many rows will come, if no capacity says so; and how often each was chosen."""
-    counts, chosen = experts.numbers_sent(run, forwards(run, shares))
+    counts, chosen = experts.numbers_sent(run, count_forwards(run, shares))
     return [
         on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a forward", counts, run.sent_in("counts"), "bytes"),
         on_each_rank(
@@ -161,8 +156,8 @@ def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
 
 def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
     """All of that, of all ranks."""
-    rows, _ = experts.rows(run, forwards(run, shares))
-    numbers = experts.numbers_sent(run, forwards(run, shares))
+    rows, _ = experts.rows(run, count_forwards(run, shares))
+    numbers = experts.numbers_sent(run, count_forwards(run, shares))
     return sum(rows) * run.options.width * run.bytes.stored + sum(map(sum, numbers))
 
 

@@ -1,6 +1,8 @@
 """Which rank of a grid has what, by formula: units, Flats, model states, its share of a micro-batch; and what its
 device will need."""
 
+from collections.abc import Sequence
+
 from minidist.claims import experts
 from minidist.claims.activations import Share
 from minidist.claims.experts import Stored
@@ -77,9 +79,14 @@ def stored(run: Asked, rank: int) -> list[Stored]:
 
 
 def states_of(run: Asked, rank: int) -> zero.ModelStates:
-    """Bytes of model states: what all G ranks divide, and what those with the same experts divide."""
+    """Bytes of a rank's model states."""
+    return states_in(run, stored(run, rank))
+
+
+def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
+    """The same of what is stored: G ranks divide it, or those with the same experts."""
     p, k = run.bytes.stored, run.optimizer_bytes
-    each = [zero.model_states(of.size, of.among, run.options.zero, p, p, k) for of in stored(run, rank)]
+    each = [zero.model_states(of.size, of.among, run.options.zero, p, p, k) for of in held]
     return zero.ModelStates(
         *(sum(getattr(of, kind) for of in each) for kind in ("parameters", "gradients", "optimizer"))
     )

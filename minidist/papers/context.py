@@ -6,6 +6,7 @@ N ranks divide s positions of b sequences; c = s/N where N divides s. h: width, 
 
 from bisect import bisect
 from collections.abc import Sequence
+from functools import cache
 
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.figure import Figure, decimals
@@ -24,9 +25,10 @@ def positions(s: int, n: int, how: str) -> list[list[int]]:
     return chunks if how == "contiguous" else [chunks[rank] + chunks[2 * n - 1 - rank] for rank in range(n)]
 
 
-def sizes(s: int, n: int, how: str) -> list[int]:
+@cache
+def sizes(s: int, n: int, how: str) -> tuple[int, ...]:
     """The number of each rank's positions."""
-    return [len(own) for own in positions(s, n, how)]
+    return tuple(len(own) for own in positions(s, n, how))
 
 
 def pairs(s: int, n: int, how: str) -> list[list[int]]:
@@ -67,12 +69,14 @@ def end(work: Sequence[Sequence[float]], layers: int) -> float:
 
 def passed_on(of: Sequence[int], width: float) -> list[float]:
     """Keys and values of all ranks but the next one: 2g·s·h(N-1)/N. width: gh. The same for ring and all-gather."""
-    return [2 * width * (sum(of) - of[(rank + 1) % len(of)]) for rank in range(len(of))]
+    s = sum(of)
+    return [2 * width * (s - of[(rank + 1) % len(of)]) for rank in range(len(of))]
 
 
 def sent_home(of: Sequence[int], width: float) -> list[float]:
     """Gradients of the keys and values of all other ranks: 2g·s·h(N-1)/N, around the ring or by a reduce-scatter."""
-    return [2 * width * (sum(of) - own) for own in of]
+    s = sum(of)
+    return [2 * width * (s - own) for own in of]
 
 
 def positions_for_heads(of: Sequence[int], heads: Sequence[int], width: float) -> list[float]:

@@ -1,6 +1,8 @@
 """Llama 3: Grattafiori et al. 2024, arXiv 2407.21783. Its sizes, of table 3 and the released models; how the largest
 was trained, and what interrupted it."""
 
+from typing import NamedTuple
+
 from minidist.papers.figure import Figure, decimals, format_whole
 from minidist.papers.llama import LlamaShape
 
@@ -28,17 +30,38 @@ H100 = 989.4e12  # operations a second at most, in bfloat16
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-def _layout(row: str, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str) -> list[Figure]:
+class Run(NamedTuple):
+    """A row of table 4; every step has 16 M tokens."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    context: int
+    rate: Figure
+    others: list[Figure]
+
+
+def _layout(
+    row: str, context: int, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str
+) -> Run:
     """A row of table 4: the GPUs of a layout, and the share of what they can do that 430, 400 or 380 teraFLOP/s are."""
-    return [
+    measured = Figure("Llama 3 Table 4", f"{row}, a GPU", str(rate), "teraFLOP/s", "measured: H100", None, decimals(0))
+    others = [
         Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, format_whole),
         Figure(
             "Llama 3 Table 4", f"{row}, MFU", mfu, "%", "X / 989.4 teraFLOP/s", rate * 1e12 / H100 * 100, decimals(0),
             differs=differs,
         ),
     ]  # fmt: skip
+    return Run(tp, cp, pp, dp, context, measured, others)
 
 
+TABLE_4 = [
+    _layout("8K, DP 64", 8192, 8, 1, 16, 64, "8,192", 430, "43", ""),
+    _layout("8K, DP 128", 8192, 8, 1, 16, 128, "16,384", 400, "41", "400/989.4 is 40.4 %; 400 itself is rounded"),
+    _layout("131K, DP 8", 131_072, 8, 16, 16, 8, "16,384", 380, "38", ""),
+]
 UNEXPECTED = 419  # interruptions in 54 days, of 466
 
 
@@ -49,9 +72,7 @@ def _cause(cause: str, count: int, printed: str, differs: str = "") -> Figure:
 
 
 FIGURES = [
-    *_layout("8K, DP 64", 8, 1, 16, 64, "8,192", 430, "43", ""),
-    *_layout("8K, DP 128", 8, 1, 16, 128, "16,384", 400, "41", "400/989.4 is 40.4 %; 400 itself is rounded"),
-    *_layout("131K, DP 8", 8, 16, 16, 8, "16,384", 380, "38", ""),
+    *(figure for run in TABLE_4 for figure in (*run.others, run.rate)),
     Figure(
         "Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47, format_whole
     ),

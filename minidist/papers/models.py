@@ -27,6 +27,11 @@ class Model:
     experts: int = 0  # E, in place of each layer's MLP; 0: there is just that
     top: int = 1  # k: a token goes through this many
     apart: int = 0
+    f: int = 0  # the width of a Llama's MLP; 0: the usual one
+
+    @property
+    def mlp_width(self) -> int:
+        return self.f or llama.mlp_width(self.h)
 
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
@@ -34,8 +39,8 @@ class Model:
         if self.name == "gpt":
             ranks = [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
         else:
-            f = llama.mlp_width(self.h)
-            ranks = llama.count_cut_and_whole(self.v, self.h, self.layers, self.a, self.kv, f, t, self.tied)
+            sizes = self.v, self.h, self.layers, self.a, self.kv, self.mlp_width
+            ranks = llama.count_cut_and_whole(*sizes, t, self.tied)
         return self.with_experts(ranks, t, self.experts) if self.experts else ranks
 
     def without_experts(self, t: int = 1) -> list[list[tuple[int, int]]]:
@@ -56,7 +61,7 @@ class Model:
         """The same for a layer's MLP: 8h² + 5h, or for a Llama 3hf."""
         if self.name == "gpt":
             return [((8 * self.h**2 + 4 * self.h) // t, self.h)] * t
-        return [(3 * self.h * part, 0) for part in chunk_sizes(llama.mlp_width(self.h), t)]
+        return [(3 * self.h * part, 0) for part in chunk_sizes(self.mlp_width, t)]
 
     def active(self) -> int:
         """Parameters that a token goes through."""
@@ -75,7 +80,7 @@ class Model:
         if self.name == "gpt":
             sizes = megatron.parameter_sizes(self.v, self.s, self.h, self.layers, self.tied)
         else:
-            sizes = llama.parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h))
+            sizes = llama.parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, self.mlp_width)
         small = [sum(size for size in unit if size <= self.apart) for unit in sizes]
         return [(mine, sum(unit) - mine) for mine, unit in zip(small, sizes, strict=True)]
 

@@ -74,7 +74,10 @@ class Table1Model(NamedTuple):
     t: int
     p: int
     gpus: int
+    heads: int
+    batch: int  # B
     size: Figure
+    rate: Figure
     share: Figure
     together: Figure
 
@@ -85,9 +88,10 @@ def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
 
 
 def _model(
-    printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str
-) -> Table1Model:
-    """A row: its size, and from the teraFLOP/s of a GPU the share of what it can do, and those of all."""
+    printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str, heads: int,
+    batch: int,
+) -> Table1Model:  # fmt: skip
+    """A row: its size, the teraFLOP/s of a GPU, and from these the share of what it can do, and those of all."""
     cell = f"h = {h}, {layers} layers"
     value, bounds = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
     of_peak = Figure(
@@ -95,46 +99,63 @@ def _model(
     )
     value, bounds = from_rounded(lambda rate: rate * gpus / 1000, rate)
     of_all = Figure("PTD Table 1", f"{cell}, together", together, "petaFLOP/s", "nX", value, decimals(1), bounds=bounds)
-    return Table1Model(h, layers, t, p, gpus, _size("PTD Table 1", cell, printed, layers, h), of_peak, of_all)
+    measured = Figure("PTD Table 1", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100", None, decimals(0))
+    size = _size("PTD Table 1", cell, printed, layers, h)
+    return Table1Model(h, layers, t, p, gpus, heads, batch, size, measured, of_peak, of_all)
 
 
 TABLE_1 = [
-    _model("1.7", 2304, 24, 1, 1, 32, "137", "44", "4.4"),
-    _model("3.6", 3072, 30, 2, 1, 64, "138", "44", "8.8"),
-    _model("7.5", 4096, 36, 4, 1, 128, "142", "46", "18.2"),
-    _model("18.4", 6144, 40, 8, 1, 256, "135", "43", "34.6"),
-    _model("39.1", 8192, 48, 8, 2, 512, "138", "44", "70.8"),
-    _model("76.1", 10240, 60, 8, 4, 1024, "140", "45", "143.8"),
-    _model("145.6", 12288, 80, 8, 8, 1536, "148", "47", "227.1"),
-    _model("310.1", 16384, 96, 8, 16, 1920, "155", "50", "297.4"),
-    _model("529.6", 20480, 105, 8, 35, 2520, "163", "52", "410.2"),
-    _model("1008.0", 25600, 128, 8, 64, 3072, "163", "52", "502.0"),
+    _model("1.7", 2304, 24, 1, 1, 32, "137", "44", "4.4", 24, 512),
+    _model("3.6", 3072, 30, 2, 1, 64, "138", "44", "8.8", 32, 512),
+    _model("7.5", 4096, 36, 4, 1, 128, "142", "46", "18.2", 32, 512),
+    _model("18.4", 6144, 40, 8, 1, 256, "135", "43", "34.6", 48, 1024),
+    _model("39.1", 8192, 48, 8, 2, 512, "138", "44", "70.8", 64, 1536),
+    _model("76.1", 10240, 60, 8, 4, 1024, "140", "45", "143.8", 80, 1792),
+    _model("145.6", 12288, 80, 8, 8, 1536, "148", "47", "227.1", 96, 2304),
+    _model("310.1", 16384, 96, 8, 16, 1920, "155", "50", "297.4", 128, 2160),
+    _model("529.6", 20480, 105, 8, 35, 2520, "163", "52", "410.2", 128, 2520),
+    _model("1008.0", 25600, 128, 8, 64, 3072, "163", "52", "502.0", 160, 3072),
 ]
 
 
-def _days(scheme: str, model: str, gpus: int, rate: str, printed: str) -> Figure:
+class Table2Run(NamedTuple):
+    """A row of table 2, its model by layers and width; rows: sequences of a GPU's micro-batch."""
+
+    scheme: str
+    layers: int
+    h: int
+    gpus: int
+    rows: int
+    rate: Figure
+    days: Figure
+
+
+def _run(scheme: str, model: str, gpus: int, rows: int, rate: str, printed: str) -> Table2Run:
     """Days for 300 billion tokens. They come from equation 3, not from equation 4, which would give 87.7 for 90."""
     layers, h = {"174.6B": (96, 12_288), "529.6B": (105, 20_480)}[model]
     work = 300e9 / 2048 * flops(1, layers, h)
     value, bounds = from_rounded(lambda rate: work / (gpus * rate * 1e12) / DAY, rate)
     cell = f"{scheme}, {model}, {gpus} GPUs"
-    return Figure("PTD Table 2", cell, printed, "days", "equation 3 / nX", value, decimals(0), bounds=bounds)
+    days = Figure("PTD Table 2", cell, printed, "days", "equation 3 / nX", value, decimals(0), bounds=bounds)
+    measured = Figure("PTD Table 2", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100", None, decimals(0))
+    return Table2Run(scheme, layers, h, gpus, rows, measured, days)
 
 
-TABLE_2 = [
-    _days("ZeRO-3", "174.6B", 384, "144", "90"),
-    _days("ZeRO-3", "174.6B", 768, "88", "74"),
-    _days("ZeRO-3", "174.6B", 1536, "44", "74"),
-    _days("ZeRO-3", "529.6B", 640, "138", "169"),
-    _days("ZeRO-3", "529.6B", 1120, "98", "137"),
-    _days("ZeRO-3", "529.6B", 2240, "48", "140"),
-    _days("PTD", "174.6B", 384, "153", "84"),
-    _days("PTD", "174.6B", 768, "149", "43"),
-    _days("PTD", "174.6B", 1536, "141", "23"),
-    _days("PTD", "529.6B", 560, "171", "156"),
-    _days("PTD", "529.6B", 1120, "167", "80"),
-    _days("PTD", "529.6B", 2240, "159", "42"),
+TABLE_2_RUNS = [
+    _run("ZeRO-3", "174.6B", 384, 4, "144", "90"),
+    _run("ZeRO-3", "174.6B", 768, 2, "88", "74"),
+    _run("ZeRO-3", "174.6B", 1536, 1, "44", "74"),
+    _run("ZeRO-3", "529.6B", 640, 4, "138", "169"),
+    _run("ZeRO-3", "529.6B", 1120, 2, "98", "137"),
+    _run("ZeRO-3", "529.6B", 2240, 1, "48", "140"),
+    _run("PTD", "174.6B", 384, 1, "153", "84"),
+    _run("PTD", "174.6B", 768, 1, "149", "43"),
+    _run("PTD", "174.6B", 1536, 1, "141", "23"),
+    _run("PTD", "529.6B", 560, 1, "171", "156"),
+    _run("PTD", "529.6B", 1120, 1, "167", "80"),
+    _run("PTD", "529.6B", 2240, 1, "159", "42"),
 ]
+TABLE_2 = [run.days for run in TABLE_2_RUNS]
 
 
 def _training(model: str, printed: str, tokens: float, parameters: float, gpus: int, rate: str) -> Figure:
@@ -144,9 +165,9 @@ def _training(model: str, printed: str, tokens: float, parameters: float, gpus: 
 
 
 FIGURES = [
-    *(figure for row in TABLE_1 for figure in (row.size, row.share, row.together)),
+    *(figure for row in TABLE_1 for figure in (row.size, row.rate, row.share, row.together)),
     _size("PTD Table 2", "GPT-3", "174.6", 96, 12288),
-    *TABLE_2,
+    *(figure for run in TABLE_2_RUNS for figure in (run.rate, run.days)),
     _training("GPT-3", "34", 300e9, 175e9, 1024, "140"),
     _training("1 trillion", "84", 450e9, 1.008e12, 3072, "163"),
 ]

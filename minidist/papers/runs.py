@@ -26,8 +26,13 @@ def _bloom() -> Figure:
 
 HOURS, TOKENS, GPUS = 2664e3, 14.8, 2048  # of DeepSeek-V3's pre-training: H800 hours, trillions of tokens
 
+BLOOM_SECONDS = Figure("BLOOM", "a step", "105", "s", "measured: 384 A100", None, decimals(0), "code")
+OPT_RATE = Figure("OPT-175B", "a GPU's rate", "147", "teraFLOP/s", "measured: 992 A100", None, decimals(0))
+
 FIGURES = [
+    OPT_RATE,
     _opt(),
+    BLOOM_SECONDS,
     _bloom(),
     Figure(
         "DeepSeek-V3", "thousand GPU hours a trillion tokens", "180", "", "2,664 / 14.8", HOURS / TOKENS / 1e3,

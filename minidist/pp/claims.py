@@ -1,16 +1,16 @@
 """What the papers say about a pipeline, next to what its clocks and counters say."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.cli.paths import say_written
-from minidist.command import Job, Options
 from minidist.layout import Layout
-from minidist.mpi.comm import Comm
 from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp import shaped
@@ -18,6 +18,10 @@ from minidist.pp.instructions import ACTIVATION, GRADIENT
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.shaped import parts_of
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
+
+if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
+    from minidist.command import Job, Options
+    from minidist.mpi.comm import Comm
 
 
 def claims(run: Run) -> list[Claim]:

@@ -1,8 +1,10 @@
 """What the papers say about tensor parallelism, next to what a run held and sent; and which layouts are possible."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minidist import UsageError
 from minidist.claims.activations import (
@@ -15,10 +17,12 @@ from minidist.claims.activations import (
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
-from minidist.command import Job, Options
-from minidist.engine import Engine
 from minidist.papers import chen, megatron, models, zero
 from minidist.papers.collectives import ring_all_reduce
+
+if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
+    from minidist.command import Job, Options
+    from minidist.engine import Engine
 
 
 def check_tensor(options: Options, t: int) -> None:
@@ -149,7 +153,7 @@ def phases(where: str, *names: str) -> list[str]:
     return [f"{where}: {name}" for name in names]
 
 
-def all_reduces(run: Run, times: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def all_reduces(run: Asked, times: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Elements that each rank sends for a number of all-reduces (`times`) in its group."""
     each = zip(run.places, times, sizes, strict=True)
     return [number * ring_all_reduce(size, run.layout.tp).sent[at.tensor] for at, number, size in each]
@@ -175,7 +179,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     return claims
 
 
-def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
+def layer_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
     """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.bytes.stored
     passes, layers, bsh = run.passes, [share.layers for share in shares], elements(run, shares)
@@ -208,7 +212,7 @@ def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     return volumes
 
 
-def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
+def end_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
     options, p, times = run.options, run.bytes.stored, run.passes
     bsh, bs = elements(run, shares), [share.tokens(options.context) for share in shares]
@@ -236,12 +240,12 @@ def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, fused, times, wide)]
 
 
-def elements(run: Run, shares: Sequence[Share]) -> list[int]:
+def elements(run: Asked, shares: Sequence[Share]) -> list[int]:
     """b·s·h: what lies between two units, of the sequences of each rank."""
     return [share.tokens(run.options.context) * run.options.width for share in shares]
 
 
-def replicated_bytes(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
+def replicated_bytes(run: Asked, t: int, copies: int = 1, shards: int = 1) -> int:
     """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
     `shards` ranks can divide it. copies: the number of groups of t ranks that each do this."""
     if not run.options.sequence_parallel:

@@ -144,7 +144,8 @@ def test_a_line_keeps_what_a_path_needs() -> None:
 
 # ---- help ------------------------------------------------------------------------------------------------------------
 
-COMMANDS = ["inspect", "to-fp32", "explain", "papers", "recompute", "audit", "mutants", "bugs", "lessons", "doctor"]
+COMMANDS = ["inspect", "to-fp32", "explain", "plan", "papers", "recompute", "audit", "mutants", "bugs"]
+COMMANDS += ["lessons", "doctor"]
 HELPS = [f"minidist {command}" for command in COMMANDS]
 HELPS += ["minidist.bench", "minidist.classroom", "minidist.classroom.work", "minidist.bench.picture"]
 HELPS += [f"minidist.classroom {command}" for command in ("grade", "class", "release")]

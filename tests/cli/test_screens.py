@@ -26,6 +26,7 @@ ALONE = (
     f"minidist explain {CONFIG}",
     f"minidist explain {CONFIG} --model llama2-7b --ranks 64",
     "minidist papers",
+    "minidist plan --model gpt2 --ranks 4 --batch 8K --tokens 300B --explain 1",
     pytest.param("minidist recompute", marks=pytest.mark.slow),
     pytest.param("minidist lessons", marks=pytest.mark.slow),
     "minidist.pipeline --draw all",

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minidist import UsageError
-from minidist.deepspeed import agree, read
+from minidist.cli import read
+from minidist.deepspeed import agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS

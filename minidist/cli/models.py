@@ -1,11 +1,12 @@
-"""The models that `explain` is asked about: published sizes by name, Hugging Face's config.json, or a number alone."""
+"""The models of `explain` and `plan`: published sizes by name, Hugging Face's config.json, or a number alone."""
 
+import argparse
 import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minidist import UsageError
-from minidist.deepspeed.read import read
+from minidist.cli.read import read
 from minidist.papers import gpt2, llama, llama3
 
 Model = gpt2.GPTShape | llama.LlamaShape
@@ -31,6 +32,17 @@ def model_of(name: str) -> Model:
     if not os.path.exists(path):
         raise UsageError(f"--model {name}: no file, and none of {', '.join(MODELS)}")
     return shape_of(read(path), path)
+
+
+def parameter_count(text: str) -> int:
+    """An argument type: 7000000000, or 7.5e9."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number <= 1e15:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, such as 7.5e9, not {text!r}")
+    return int(number)
 
 
 def shape_of(config: dict[str, Any], path: str) -> Model:

@@ -1,0 +1,165 @@
+"""A row scaled down and run: what ranks hold and send, next to the formulas. The difference must be zero.
+
+The model becomes tiny: its width, heads, vocabulary and context are the smallest that the row's axes divide. The layout
+stays as it is, if as many ranks can run here. Otherwise the longest axis is halved until they can. Ranks are threads of
+one process (`minidist/exchange/threads.py`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist.engine import Settings
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.memory.pool import NEEDED
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.precision import precision
+from minidist.parallel3d import grid
+from minidist.plan import show
+from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.memory import held
+from minidist.plan.search import Row
+from minidist.plan.traffic import sent, share_across
+
+MOST = 32  # ranks that run here as threads: up to 128 are tested
+KINDS = {  # of memory: as the formulas call them, and as pools do
+    **{kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends", "messages")},
+    "passing": "transient",
+}
+
+
+class Compared(NamedTuple):
+    """A quantity by formula, and as ranks have counted it."""
+
+    what: str
+    formula: float
+    counted: float
+
+    @property
+    def difference(self) -> float:
+        return self.counted - self.formula
+
+
+class Counted(NamedTuple):
+    """What one rank has held at most, by kind, and what it has sent in a step: by phase and peer."""
+
+    memory: Mapping[str, int]
+    sent: Mapping[tuple[str, int], int]
+
+
+def run(wanted: Wanted, choice: Choice) -> list[Counted]:
+    """Train two steps on threads; what each rank has counted in the second."""
+
+    def be_rank(comm: Comm) -> Counted:
+        return train(comm, wanted, choice)
+
+    return run_threads(be_rank, choice.ranks, Rules("eager"))
+
+
+def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
+    """Two steps on one rank, of MPI's or a thread. Tokens are drawn: bytes do not depend on them."""
+    layout = choice.layout(wanted)
+    stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16: as many bytes
+    settings = Settings(precision=stored, accumulate=layout.micro_batches, recompute=choice.recompute)
+    sequence = wanted.sequence and choice.tp > 1
+    driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
+    for step in range(2):
+        comm.ledger.reset()
+        drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
+        driver.train_batch(drawn[:, :-1], drawn[:, 1:])
+    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()})
+
+
+def declare(wanted: Wanted) -> list[Unit]:
+    """The model's units."""
+    of = wanted.model
+    if of.name == "gpt":
+        return gpt(GPTConfig(of.v, wanted.context, of.layers, of.a, of.h, tied=of.tied))
+    return llama(LlamaConfig(of.v, wanted.context, of.layers, of.a, of.kv, of.h, of.mlp_width, tied=of.tied))
+
+
+def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int = 0) -> list[Compared]:
+    """Memory by kind of the rank that is farthest from its formula, then bytes by axis of all ranks together, and what
+    no axis accounts for. per_host: ranks of a host; if given, also the bytes that leave one."""
+    asked = ask(wanted, choice, every_rank=True)
+    formulas, found = held(asked), []
+    for kind, name in KINDS.items():
+        if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
+            continue
+        pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
+        found.append(Compared(kind, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+    if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
+        pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
+        found.append(Compared("at a time", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+    left, across = Counter[str](), Counter[str]()
+    for number, rank in enumerate(ranks):
+        for (phase, peer), nbytes in rank.sent.items():
+            left[phase] += nbytes
+            across[phase] += nbytes * (per_host > 0 and number // per_host != peer // per_host)
+    for axis, of_axis in sent(asked).items():
+        everything = sum(of_axis.nbytes)
+        found.append(Compared(axis, everything, sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
+        if per_host and axis in ("tensor", "context", "pipeline", "data", "hosts"):
+            leaves = everything * share_across(asked.layout, axis, per_host, wanted.scheme)
+            found.append(Compared(f"{axis}, to other hosts", leaves, sum(across[phase] for phase in {*of_axis.phases})))
+    return [*found, Compared("of no axis", 0, sum(left.values()))]
+
+
+def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
+    """The same row for a tiny model, on at most `most` ranks: the longest axis is halved until they are few enough. A
+    data axis of hybrid sharding keeps its hosts as long as it can."""
+    while choice.ranks > most:
+        axis = max(("dp", "pp", "cp", "tp"), key=lambda name: getattr(choice, name))
+        size = getattr(choice, axis)
+        fewer = -(-size // 2)
+        choice = replace(choice, **{axis: fewer})
+        if axis == "dp" and choice.hosts > 1:
+            choice = replace(choice, hosts=max(n for n in range(1, choice.hosts + 1) if fewer % n == 0))
+    if choice.hosts == choice.dp > 1:  # a copy on each rank is data parallelism
+        choice = replace(choice, hosts=choice.dp // min(n for n in range(2, choice.dp + 1) if choice.dp % n == 0))
+    if choice.pp == 1:
+        choice = replace(choice, schedule="1f1b", chunks=1)
+    choice = replace(choice, chunks=min(choice.chunks, 3), rows=1)  # a first chunk, one between, a last one
+    return tiny(wanted, choice), choice
+
+
+def tiny(wanted: Wanted, choice: Choice) -> Wanted:
+    """A model that the row's axes divide: a layer for each chunk, two micro-batches for each stage."""
+    of, chunks = wanted.model, choice.pp * choice.chunks
+    group = of.a // of.kv
+    kv = choice.tp * (choice.cp if wanted.scheme == "ulysses" else 1)
+    heads = kv * min(group, 4)
+    context = 2 * choice.cp * choice.tp
+    layers = chunks * (2 if chunks <= 8 else 1)
+    shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
+    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f)
+    m = choice.pp * (2 if choice.pp <= 4 else 1) if choice.pp > 1 else 2
+    return replace(wanted, model=model, batch=choice.dp * m, context=context)
+
+
+def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
+    """Run a row, and print what was counted; 1 if anything differs from its formula."""
+    small, choice = scaled(wanted, row.choice)
+    per_host = 2 if choice.ranks % 2 == 0 else 0
+    rows = compare(small, choice, run(small, choice), per_host)
+    if not quiet:
+        hosts = f", {per_host} to a host" if per_host else ""
+        words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, {choice.schedule}"
+        model = small.model
+        text = (
+            f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
+            f" recompute {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of"
+            f" {small.context}."
+        )
+        print(show.wrapped(text) + "\n")
+        print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
+        wrong = sum(bool(one.difference) for one in rows)
+        print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
+    return 1 if any(one.difference for one in rows) else 0

@@ -1,0 +1,146 @@
+"""A row of the plan, and the question that it puts to the formulas of `claims/` and `grid/claims.py`.
+
+Those formulas are checked by every run on ranks. They ask an `Asked` where each rank stands. A plan's Asked names one
+rank for each kind of stage (the first, the second, the last), so that a question about 16,384 ranks costs no more than
+one about three.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from minidist.claims.run import Asked
+from minidist.layout import Layout, Place
+from minidist.papers.models import Model
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be trained, and in which batches."""
+
+    name: str
+    model: Model
+    batch: int  # sequences in a step
+    context: int  # s
+    precision: str = "bf16"
+    sequence: bool = True  # tensor-parallel ranks cut by positions what they do not cut by heads (Korthikanti, §4.2.2)
+    scheme: str = "ring"  # how queries meet the keys of other context ranks
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return self.batch * self.context
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row: how ranks are arranged, and what they keep."""
+
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1  # of the dp ranks, those that divide the experts among them
+    schedule: str = "1f1b"
+    chunks: int = 1  # v, of each stage
+    zero: int = 1  # ZeRO's stage
+    hosts: int = 1  # copies of the model states among the dp ranks, with stage 3 (hybrid sharding)
+    recompute: str = "none"
+    rows: int = 1  # b: sequences of a rank in a micro-batch
+
+    @property
+    def ranks(self) -> int:
+        return self.dp * self.tp * self.cp * self.pp
+
+    def micro_batches(self, batch: int) -> int:
+        """m, in a step of this many sequences."""
+        return batch // (self.dp * self.rows)
+
+    def layout(self, wanted: Wanted) -> Layout:
+        """With the units of each chunk."""
+        return Layout(
+            dp=self.dp,
+            pp=self.pp,
+            cp=self.cp,
+            tp=self.tp,
+            hosts=self.hosts,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches(wanted.batch),
+            chunks=self.chunks,
+            parts=parts(wanted.model.layers, self.pp * self.chunks),
+            ep=self.ep,
+        )
+
+
+def divides(layers: int, n: int) -> bool:
+    """Whether n chunks can have equally many layers, or equally many units."""
+    return layers % n == 0 or ((layers + 2) % n == 0 and n > 1)
+
+
+def parts(layers: int, n: int) -> tuple[range, ...]:
+    """The units of each of n chunks: equally many layers, and the first has the embedding, too, and the last the head.
+    Where n does not divide the layers, embedding and head count as layers (Llama 3, section 3.3.2: its 126 layers make
+    128 units, and the first and the last stage have a layer fewer)."""
+    if layers % n == 0:
+        ends = [1 + layers // n * i for i in range(n + 1)]
+        ends[0], ends[-1] = 0, layers + 2
+    else:
+        ends = [(layers + 2) // n * i for i in range(n + 1)]
+    return tuple(range(first, end) for first, end in pairwise(ends))
+
+
+@dataclass(frozen=True)
+class Planned(Asked):
+    """A row, as the formulas ask for it. stages: those of which a rank is asked about; none: all ranks are."""
+
+    shape: Model | None = None
+    stages: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> Model:
+        assert self.shape
+        return self.shape
+
+    @cached_property
+    def places(self) -> list[Place]:
+        if not self.stages:
+            return super().places
+        return [Place(0, 0, stage - 1, 0, 0) for stage in self.stages]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.stages) or self.layout.ranks
+
+
+def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Planned:
+    """The question about a row: of a rank of the first, the second and the last stage, or of every rank."""
+    model, layout = wanted.model, choice.layout(wanted)
+    stages = () if every_rank else tuple(sorted({1, min(2, choice.pp), choice.pp}))
+    return Planned("parallel3d", options(wanted, choice), layout, model.v, shape=model, stages=stages)
+
+
+def options(wanted: Wanted, choice: Choice) -> Namespace:
+    """As a command line would say it."""
+    model = wanted.model
+    return Namespace(
+        model=model.name,
+        width=model.h,
+        layers=model.layers,
+        heads=model.a,
+        kv_heads=model.kv,
+        context=wanted.context,
+        batch=wanted.batch,
+        untied=not model.tied,
+        precision=wanted.precision,
+        optimizer="adamw",
+        dropout=0.0,
+        accumulate=choice.micro_batches(wanted.batch),
+        recompute=choice.recompute,
+        zero=choice.zero,
+        sequence_parallel=wanted.sequence and choice.tp > 1,
+        scheme=wanted.scheme,
+        positions="zigzag",
+        experts=model.experts,
+        top=model.top,
+    )

@@ -1,0 +1,199 @@
+"""Which layout of ranks for this model on this cluster? All that divide, the fastest first.
+
+    python -m minidist plan --model llama3-405b --ranks 16384 --device-memory 80GB --batch 16M --context 8192
+    python -m minidist plan --model llama2-7b --ranks 64 --check 1
+    python -m minidist plan --published
+
+It only computes, by the formulas that runs on ranks are checked by; `--check` runs a row.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from minidist import UsageError
+from minidist.cli.models import MODELS, model_of, parameter_count
+from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
+from minidist.cli.paths import check_writable, write_json, write_output
+from minidist.cp.claims import SCHEMES
+from minidist.papers import gpt2, llama, megatron
+from minidist.papers.mixed_precision import BYTES
+from minidist.papers.models import Model
+from minidist.plan import show, write
+from minidist.plan.choice import Wanted
+from minidist.plan.search import Found, Row, best_chunks, search
+from minidist.plan.time import CEILING, Cluster
+
+
+def parser() -> Parser:
+    made = tool("plan", __doc__)
+    add = made.add_argument
+    add("--model", type=path_name, metavar="NAME", help=f"one of {', '.join(MODELS)}; or Hugging Face's config.json")
+    add("--parameters", type=parameter_count, metavar="N", help="instead: a GPT of GPT-3's proportions, such as 7.5e9")
+    add("--ranks", type=at_least(1, at_most=10**6), metavar="N", default=8, help="devices")
+    add("--ranks-per-host", type=at_least(1), metavar="G", default=8, help="devices of a host")
+    made.alias("--ranks-per-node", "--ranks-per-host")
+    add("--device-memory", type=memory_size, metavar="SIZE", default="80GB", help="of a device")
+    add("--flops", type=within(1, 1e20), metavar="N", default="989e12", help="operations a second of a device")
+    add("--ceiling", type=within(0.01, 1), metavar="X", default=CEILING, help="the share of them that it reaches")
+    add("--within", type=rate, metavar="RATE", default="450GB/s", help="of a rank inside its host")
+    add("--across", type=rate, metavar="RATE", default="50GB/s", help="of a rank to other hosts")
+    add("--latency", type=within(0, 1), metavar="S", default=5e-6, help="seconds of a message")
+    add("--batch", type=tokens(2**10), metavar="N", default="4M", help="tokens of a step; 4M is 4·2²⁰")
+    add("--context", type=tokens(2**10), metavar="N", help="tokens of a sequence; default: the model's positions")
+    add("--tokens", type=tokens(10**3), metavar="N", help="of the whole training, such as 15T: how many days?")
+    add("--precision", choices=tuple(BYTES), metavar="NAME", default="bf16", help="bf16, mixed (fp16), fp32 or fp64")
+    add("--scheme", choices=SCHEMES, metavar="NAME", default="ring", help=f"of context ranks: {', '.join(SCHEMES)}")
+    add("--rows", type=at_least(1, at_most=10**4), metavar="N", default=10, help="of the table")
+    add("--explain", type=at_least(1), metavar="ROW", help="every term of a row, with formula and section")
+    add("--check", type=at_least(1), metavar="ROW", help="run a row, scaled down: memory and bytes, counted")
+    add("--published", action="store_true", help="instead: published runs, next to the model")
+    made.output("--write-deepspeed", help="the fastest row of data ranks alone as its JSON")
+    made.output("--write-accelerate", help="the same as its YAML")
+    made.output("--json", help="for machines; - is standard output")
+    return made
+
+
+def rate(text: str) -> float:
+    """An argument type: bytes a second, 450GB/s."""
+    return float(memory_size(re.sub(r"/s$", "", text)))
+
+
+def tokens(thousand: int) -> Callable[[str], int]:
+    """An argument type: a number of tokens, with K, M, B or T for powers of a thousand."""
+
+    def number(text: str) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?) *([KMBT]?)", text, re.IGNORECASE)
+        value = float(found[1]) * thousand ** " KMBT".index(found[2].upper() or " ") if found else 0
+        if not 1 <= value <= 1e18:
+            raise argparse.ArgumentTypeError(f"must be a number of tokens, such as 16M, not {text!r}")
+        return int(value)
+
+    return number
+
+
+def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
+    """The model, as the formulas ask for it. Raises UsageError for options that do not go together."""
+    o = options
+    if o.model and o.parameters:
+        raise UsageError("--model and --parameters say the same: leave one of them out")
+    if o.parameters:
+        context = o.context or 2048
+        return "a GPT", proportioned(o.parameters, context)
+    name = o.model or "llama2-7b"
+    of = model_of(name)
+    if isinstance(of, llama.LlamaShape):
+        return name, Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, f=of.f)
+    if (o.context or 0) > of.s:
+        raise UsageError(f"--context {o.context}: {name} has {of.s:,} positions")
+    return name, Model("gpt", of.v, of.s, of.h, of.layers, of.a, of.a, of.tied)
+
+
+def proportioned(parameters: int, context: int) -> Model:
+    """A GPT of this size, with the proportions of GPT-3: its width is 128 times its layers, and so heads are 128 wide
+    (Brown et al. 2020, table 2.1: 96 layers, 12,288 wide, 96 heads). Layers are even, so that stages can share them."""
+    big = gpt2.MODELS["gpt3-175b"]
+    ratio, v = big.h // big.layers, megatron.VOCABULARY
+
+    def sized(layers: int) -> Model:
+        return Model("gpt", v, context, ratio * layers, layers, layers, layers, True)
+
+    return min(map(sized, range(2, 400, 2)), key=lambda model: abs(model.parameters() - parameters))
+
+
+def wanted_of(options: argparse.Namespace) -> Wanted:
+    """What is to be trained. Raises UsageError if no sequence fills the batch."""
+    name, model = shape_of(options)
+    context = options.context or model.s
+    if options.batch % context:
+        raise UsageError(
+            f"--batch {options.batch:,} tokens are no whole number of sequences of {context:,}: use --batch"
+            f" {max(options.batch // context, 1) * context}"
+        )
+    return Wanted(name, model, options.batch // context, context, options.precision, scheme=options.scheme)
+
+
+def cluster_of(options: argparse.Namespace) -> Cluster:
+    o = options
+    return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
+
+
+def row_of(found: Found, number: int, option: str) -> Row:
+    """The row that an option names. Raises UsageError if there is none."""
+    if number > len(found.rows):
+        raise UsageError(f"{option} {number}: {len(found.rows)} rows fit")
+    return found.rows[number - 1]
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Search, and print what was asked for."""
+    o, wanted, cluster = options, wanted_of(options), cluster_of(options)
+    for option in ("json", "write_deepspeed", "write_accelerate"):
+        if vars(o)[option] != "-":
+            check_writable(f"--{option.replace('_', '-')}", vars(o)[option])
+    found = search(wanted, cluster)
+    fit, found = len(found.rows), found._replace(rows=best_chunks(found.rows))
+    if not found.rows:
+        raise UsageError(why_none(found))
+    status = 0
+    for text in [] if o.json == "-" else heading(wanted, cluster):
+        print(text)
+    if o.json != "-":
+        if o.explain:
+            print("\n".join(show.explain(row_of(found, o.explain, "--explain"), wanted, cluster, o.tokens)))
+        elif not o.check:
+            print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
+            print(show.wrapped(show.ASSUMED))
+    if o.check:
+        from minidist.plan import check  # runs ranks, and needs NumPy
+
+        status = check.report(wanted, row_of(found, o.check, "--check"), quiet=o.json == "-")
+    if o.json:
+        rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
+        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out})
+    for text in write_files(found, wanted, cluster, o):
+        print(text)
+    return status
+
+
+def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
+    """A row as a configuration of other systems; says which row is in the file."""
+    for option, path in (
+        ("--write-deepspeed", options.write_deepspeed),
+        ("--write-accelerate", options.write_accelerate),
+    ):
+        if path:
+            hybrid = option == "--write-accelerate"
+            row = write.sayable(found, option, hybrid)
+            at = row.choice
+            made = write.accelerate(wanted, at, cluster.per_host) if hybrid else write.deepspeed(wanted, at)
+            write_output(path, made.encode())
+            if options.json != "-":
+                yield f"row {found.rows.index(row) + 1} written to {path}"
+
+
+def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
+    """The question."""
+    psi = wanted.model.parameters()
+    yield show.wrapped(
+        f"{wanted.name}, Ψ = {psi:,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
+        f" {cluster.per_host} to a host; {wanted.batch:,} sequences of {wanted.context:,} tokens in a step"
+    )
+    yield ""
+
+
+def why_none(found: Found) -> str:
+    """No row fits: the usual reason, and what to change."""
+    if not found.left_out:
+        return "nothing divides: use another --ranks, or a --batch of more sequences"
+    (reason, _), *_ = found.left_out.most_common()
+    return f"none of {sum(found.left_out.values()):,} rows fits: {reason}; use more --ranks, or more --device-memory"
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(list(arguments))
+    if options.published:
+        from minidist.plan import published
+
+        return published.main(options.json)
+    return plan(options)

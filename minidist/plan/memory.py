@@ -1,0 +1,189 @@
+"""What the fullest rank of a row holds, by kind: the formulas of `claims/needs.py`, which every run is checked by.
+
+A pipeline's stage may have several chunks. Then the micro-batches in flight are not alike, and what they hold follows
+from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
+
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
+from minidist.claims.experts import Stored
+from minidist.claims.needs import Moment, Place, copied_tokens, moments_of_one, waiting
+from minidist.claims.run import Asked
+from minidist.cp.claims import blocks_of, parts_of
+from minidist.grid.shares import dividing, flats, rank_stages, states_in
+from minidist.papers import zero
+from minidist.pp.claims import parts_of as parts_of_stage
+from minidist.pp.instructions import Backward, Forward, Weight
+from minidist.pp.schedules import SCHEDULES
+
+T = TypeVar("T")
+
+
+class Held(NamedTuple):
+    """Bytes on one rank: model states, and at the fullest moment what else there is."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    passing: float  # whole units of ZeRO-2 and 3: gathered parameters, gradients
+    activations: float  # that layers keep for their backward
+    ends: float  # what embedding, head and loss keep
+    messages: float  # keys and values on their way
+    total: float  # at a time
+
+    @property
+    def states(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+class Memo(dict[Any, Any]):
+    """Answers of formulas, by what they depend on: a search asks them the same thing many times."""
+
+    def recall(self, key: Any, formula: Callable[[], T]) -> T:
+        if key not in self:
+            self[key] = formula()
+        found: T = self[key]
+        return found
+
+
+def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
+    """Of each rank that is asked about. Peaks of kinds come at different moments, so `total` is less than their sum."""
+    memo = Memo() if memo is None else memo
+    found, on_way = [], memo.recall(("messages", *of_pass(asked)), lambda: messages(asked))
+    for rank, stage in enumerate(rank_stages(asked)):
+        of_units = memo.recall(("flats", *of_part(asked, rank)), partial(flats, asked, rank))
+        places = memo.recall(
+            ("places", *of_part(asked, rank), *of_pass(asked), asked.options.zero),
+            partial(chunk_places, asked, rank, stage, of_units),
+        )
+        passes = [
+            memo.recall((place, asked.places[rank].tensor, *of_pass(asked)), partial(passage, asked, rank, place))
+            for place in places
+        ]
+        states = memo.recall(
+            ("states", *of_part(asked, rank), asked.options.zero),
+            partial(states_in, asked, [each for of in of_units.values() for each in of]),
+        )
+        moments = moments_of_stage(asked, stage, places, passes)
+        passing, activations, ends = (max(of_kind) for of_kind in zip(*moments, strict=True))
+        message = on_way[rank]
+        total = states.total + max(map(sum, moments)) + message
+        kinds = states.parameters, states.gradients, states.optimizer, passing, activations, ends, message
+        found.append(Held(*kinds, total))
+    return found
+
+
+def of_part(asked: Asked, rank: int) -> tuple[Any, ...]:
+    """What a rank's part of the model depends on."""
+    at, place = asked.layout, asked.places[rank]
+    return at.tp, dividing(asked), at.pp, at.chunks, place.pipeline, place.tensor
+
+
+def of_pass(asked: Asked) -> tuple[Any, ...]:
+    """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
+    at, o = asked.layout, asked.options
+    return at.tp, at.cp, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute, asked.ranks
+
+
+def messages(asked: Asked) -> list[float]:
+    """Keys, values and their gradients on their way between context ranks."""
+    if asked.layout.cp == 1:
+        return [0.0] * asked.ranks
+    own = parts_of(asked, asked.options.batch // asked.layout.micro_batches)
+    return [max(of) for of in blocks_of(asked, own, [part.b for part in own], asked.layout.tp)]
+
+
+# ---- a chunk, a stage ------------------------------------------------------------------------------------------------
+
+Pass = tuple[list[Moment], Moment]  # while a micro-batch passes a chunk; and what one holds that waits for its backward
+
+
+def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass]) -> list[Moment]:
+    """The moments at which a rank may hold most: while a micro-batch passes a chunk, others are in flight."""
+    at = asked.layout
+    if at.pp == 1:
+        [(moments, _)] = passes
+        return moments
+    found, targets = [], copied_tokens(asked, places[-1].share) * places[-1].share.head
+    enough = at.micro_batches if at.schedule in KEEPS_ALL else min(at.micro_batches, 3 * at.pp)
+    for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks):
+        others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
+        waits = zip(*(waiting for _, waiting in passes), strict=True)
+        passing, layers, ends = (sum(n * nbytes for n, nbytes in zip(others, each, strict=True)) for each in waits)
+        ends += now.lingering * targets
+        found += [Moment(x + passing, y + layers, z + ends) for x, y, z in passes[now.at_work][0]]
+    return found
+
+
+def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
+    """What the formulas ask about the first chunk of a rank's stage, one of those between, which are alike, and the
+    last one. of_unit: what the rank stores of each unit."""
+    o, layout, head = asked.options, asked.layout, asked.options.layers + 1
+    reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
+    layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
+    own = parts_of(asked, o.batch // layout.micro_batches)[rank]
+    made = []
+    parts = parts_of_stage(layout, stage) if layout.pp > 1 else [range(head + 1)]
+    for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
+        layers = len({*part} - {0, head})
+        share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)
+        tied = asked.model.tied and share.head
+        both = of_unit[0][0].size if tied and share.embedding else 0  # the first of the embedding's has the matrix
+        last = (reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)) * share.head
+        first = reads.get(0, 0) * share.embedding
+        made.append(Place(zero.ModelStates(0, 0, 0), share, first, layer * (layers > 0), last, both, o.zero))
+    return made
+
+
+def passage(asked: Asked, rank: int, at: Place) -> Pass:
+    """A micro-batch's pass through one chunk of a rank."""
+    t, recompute, of_all = asked.layout.tp, asked.options.recompute, [at.share] * asked.ranks
+    layer, given = (
+        layer_bytes(asked, t, of_all, what, False)[rank] for what in (name_recomputation(recompute), "full")
+    )
+    after = keep_after_forward(asked, t, of_all, False)[rank]
+    most = keep_at_most(asked, t, of_all, False)[rank]
+    return moments_of_one(asked, t, at, after, most, layer, given), waiting(asked, t, at, after, given)
+
+
+class Flight(NamedTuple):
+    """When a backward begins on a stage. Of its chunks, those between the first and the last are alike."""
+
+    counts: tuple[int, ...]  # micro-batches in flight: in the first chunk, in those between, in the last one
+    lingering: int  # those that have left the last chunk, but not yet all others: their targets are still there
+    at_work: int  # in which of these the backward is
+
+    def exceeds(self, other: "Flight") -> bool:
+        """Whether it holds at least as much of each, and more of one."""
+        pairs = zip((*self.counts, self.lingering), (*other.counts, other.lingering), strict=True)
+        return self.at_work == other.at_work and self != other and all(more >= less for more, less in pairs)
+
+
+KEEPS_ALL = ("gpipe", "breadth-first")  # other schedules hold no more after 3p micro-batches
+
+
+@cache
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> list[Flight]:
+    """The fullest moments of a stage (from 1), over the schedule's own instructions: those that no other exceeds."""
+    kind, found = SCHEDULES[schedule], set[Flight]()
+    counts, under_way = [0] * min(v, 3), Counter[int]()  # chunks that a micro-batch is still to leave
+    left = set[int]()  # micro-batches that have left the last chunk
+
+    def kind_of(chunk: int) -> int:
+        return 0 if chunk == 0 else len(counts) - 1 if chunk == v - 1 else 1
+
+    for work in kind.instructions(kind.places(p, m, v)[stage - 1]):
+        if isinstance(work, Forward):
+            counts[kind_of(work.chunk)] += 1
+            under_way[work.micro_batch] += 1
+        elif isinstance(work, Backward):
+            found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
+        elif isinstance(work, Weight):
+            counts[kind_of(work.chunk)] -= 1
+            under_way[work.micro_batch] -= 1
+            left = {k for k in left | {work.micro_batch} if under_way[k]}
+    return [one for one in found if not any(other.exceeds(one) for other in found)]

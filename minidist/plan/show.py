@@ -1,0 +1,173 @@
+"""The plan on the screen: 80 columns, without a package beyond the standard library."""
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.search import Found, Row
+from minidist.plan.time import CEILING, Cluster, clocked_idle, idle
+from minidist.plan.traffic import sent, share_across
+
+GB = 10**9
+DAY = 24 * 60 * 60
+HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB  idle  wait  tok/s   MFU"
+AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
+
+
+def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
+    """The first rows, each with the chunks that are best; how many rows fit, and why others do not."""
+    yield HEAD + "  days" * bool(tokens)
+    for number, row in enumerate(found.rows[:most], start=1):
+        yield line(number, row, wanted, tokens)
+    total = fit + sum(found.left_out.values())
+    yield f"\n{total:,} rows divide; {fit:,} of them fit; v: the best for its row."
+    for reason, count in found.left_out.most_common():
+        yield f"{count:>12,}  {reason}"
+
+
+def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
+    """One row."""
+    at, time = row.choice, row.seconds
+    m = at.micro_batches(wanted.batch)
+    zero = f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
+    waits = time.tensor + time.context + time.pipeline + time.data
+    sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.chunks:2} {zero:>4} {AGAIN[at.recompute]:5}"
+    shares = f"{100 * time.bubble / time.step:4.1f}% {100 * waits / time.step:4.1f}%"
+    days = f" {tokens / row.tokens / DAY:5.1f}" if tokens else ""
+    held = row.held.total / GB
+    by_clock = at.pp == 1 or math.isclose(clocked_idle(at, m), idle(at.schedule, at.pp, m, at.chunks))
+    days += " !" * (not by_clock)
+    return f"{sizes} {at.rows:3} {m:4} {held:5.1f} {shares} {count(row.tokens):>6} {100 * row.mfu:4.1f}%{days}"
+
+
+def count(value: float) -> str:
+    """Three digits and a letter: 2.95M."""
+    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+LEGEND = (
+    "dp, tp, cp, pp: data, tensor, context ranks and stages. v: chunks of a stage, if several interleaved. ZeRO: its"
+    " stage; 3/G: divided among G ranks of a host. again: what runs again in the backward; core: attention's. b:"
+    " sequences of a micro-batch. m: micro-batches. GB: of the fullest rank; --check runs these formulas. idle: the"
+    " bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. wait: for"
+    " messages that nothing hides. Both are shares of the step."
+)
+
+
+def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) -> Iterator[str]:
+    """Every term of a row, with its formula and section."""
+    at, held, time = row.choice, row.held, row.seconds
+    m = at.micro_batches(wanted.batch)
+    words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}, {at.schedule}, v {at.chunks}, ZeRO-{at.zero}"
+    yield wrapped(f"{words}, recompute {at.recompute}, b {at.rows}, m {m}")
+    yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
+    g = at.dp // at.hosts * at.cp
+    p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
+    yield term("parameters", f"{p}Ψr{divided(at, 3, g)}", held.parameters, "ZeRO §5.3")
+    yield term("gradients", f"{p}Ψr{divided(at, 2, g)}", held.gradients, "ZeRO §5.2")
+    yield term("optimizer states", f"{k}Ψr{divided(at, 1, g)}", held.optimizer, "ZeRO §5.1")
+    if held.passing:
+        yield term("units in passing", "gathered + summed units", held.passing, "ZeRO §5.3")
+    yield term("activations of layers", "one's peak + those waiting", held.activations, "Korthikanti §4")
+    yield term("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", held.ends, "Korthikanti §4.3")
+    if held.messages:
+        yield term("keys, values sent", "4·2·2gbch", held.messages, "Ring Attention §3")
+    yield term("at a time", f"of {cluster.memory / GB:g}", held.total, "")
+    yield from traffic(row, wanted, cluster)
+    yield "\nTime of a step, in seconds: a model"
+    useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"
+    yield spent("work, slowest stage", useful, time.work, "PaLM App. B")
+    yield spent(
+        "runs again",
+        {"none": "nothing", "selective": "4bs²h a layer", "every:1": "a forward"}[at.recompute],
+        time.again,
+        "Korthikanti §5",
+    )
+    yield spent("bubble", f"(p-1)/(vm) = {idle(at.schedule, at.pp, m, at.chunks):.4f} of it", time.bubble, "PTD §2.2")
+    for name, formula, source in (
+        ("tensor", "α, n/β; nothing hides it", "PTD §3.2"),
+        ("context", "not hidden by attention", "Ring Attention §3"),
+        ("pipeline", "while it fills and drains", "PTD §3.2"),
+        ("data", "not hidden by backward", "FSDP §3.3.2"),
+    ):
+        yield spent(f"waits: {name}", formula, getattr(time, name), source)
+    yield spent("together", "", time.step, "")
+    if at.pp > 1:
+        by_clock = clocked_idle(at, m)
+        yield f"  the bubble by the schedule's own clock: {by_clock:.4f} of the work"
+    yield f"\n{row.tokens:,.0f} tokens a second, MFU {100 * row.mfu:.1f} %"
+    if tokens:
+        yield f"{tokens / row.tokens / DAY:,.1f} days for {count(tokens)} tokens"
+
+
+def divided(at: Choice, stage: int, g: int) -> str:
+    return f"/{g}" if at.zero >= stage and g > 1 else ""
+
+
+def term(what: str, formula: str, nbytes: float, source: str) -> str:
+    return f"  {what:21} {formula:27} {nbytes / GB:8.3f} {source}".rstrip()
+
+
+def spent(what: str, formula: str, seconds: float, source: str) -> str:
+    return f"  {what:21} {formula:27} {seconds:8.3f} {source}".rstrip()
+
+
+DATA = ("2", "2", "(m+1)", "3m")  # by ZeRO's stage
+
+
+def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
+    """What a rank sends along each axis, within its host and across."""
+    asked = ask(wanted, row.choice)
+    sources = {
+        "tensor": ("8bsh(t-1)/t a layer", "PTD §3.2"),
+        "context": ("3·2gbsh(N-1)/N a layer", "Ring Attention §3"),
+        "pipeline": ("bsh a boundary, both ways", "PTD §3.2"),
+        "data": (f"{DATA[row.choice.zero]}Ψr(G-1)/G", "ZeRO §7"),
+        "hosts": ("2Ψr(W-G)/(GW)", "FSDP §3.2.2"),
+        "tied": ("the embedding's gradient", "PTD §3"),
+        "rest": ("norms; gradients of norms", ""),
+    }
+    yield "\nA rank sends in a step, GB               in host   across"
+    for axis, of_axis in sent(asked).items():
+        if most := max(of_axis.nbytes):
+            away = most * share_across(asked.layout, axis, cluster.per_host, wanted.scheme)
+            formula, source = sources[axis]
+            yield f"  {axis:9} {formula:27} {(most - away) / GB:8.3f} {away / GB:8.3f}  {source}".rstrip()
+
+
+def as_json(row: Row, wanted: Wanted, cluster: Cluster) -> dict[str, Any]:
+    """A row for machines."""
+    asked = ask(wanted, row.choice)
+    along = {
+        axis: {"bytes": max(of.nbytes), "across": share_across(asked.layout, axis, cluster.per_host, wanted.scheme)}
+        for axis, of in sent(asked).items()
+        if any(of.nbytes)
+    }
+    return {
+        **vars(row.choice),
+        "micro_batches": row.choice.micro_batches(wanted.batch),
+        "memory": row.held._asdict(),
+        "sent": along,
+        "seconds": {**row.seconds._asdict(), "step": row.seconds.step},
+        "tokens_per_second": row.tokens,
+        "mfu": row.mfu,
+    }
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+
+
+def compared(rows: Sequence[Any]) -> Iterator[str]:
+    """A check: formula, counted, difference."""
+    yield f"  {'bytes':24} {'formula':>16} {'counted':>16} {'difference':>12}"
+    for row in rows:
+        yield f"  {row.what:24} {row.formula:16,.0f} {row.counted:16,.0f} {row.difference:12,.0f}"
+
+
+ASSUMED = f"Times are a model's: a device reaches {CEILING:.0%} of its peak (--ceiling); bytes and bubbles are exact."

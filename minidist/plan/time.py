@@ -1,0 +1,196 @@
+"""How long a step takes, by a stated model. Bytes, operations and bubbles are exact; times are the model's.
+
+Work is the operations of the stage that has most, over a ceiling of the device. The ceiling is a share of its peak that
+is the same for every device and every layout (`CEILING`).
+
+A message takes α + n/β: a latency, and its bytes over the bandwidth of the slowest link of the group. If k ranks of a
+group are on one host, all k send to other hosts at once. So the group has k times a rank's bandwidth there. A ring of n
+takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py`).
+
+The bubble is PTD's (p-1)/(vm) of the time that a stage works (section 2.2).
+
+What overlap hides: of tensor messages nothing, because a layer waits for them. Those of context ranks are hidden behind
+attention's core of the same layer (Ring Attention, section 3). Those of a pipeline are hidden behind other
+micro-batches, but not while it fills and drains. Gradients are hidden behind the last backward, and parameters behind
+the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts (FSDP, section 3.3.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minidist.claims.activations import Share
+from minidist.claims.run import Asked
+from minidist.grid.shares import shares_of
+from minidist.papers import korthikanti, palm, ptd
+from minidist.papers.models import Model
+from minidist.plan.choice import Choice
+from minidist.plan.traffic import on_a_host, size_of
+from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
+from minidist.pp.watch import UNIT_COSTS, simulate
+from minidist.tp.claims import Volume
+
+CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "breadth-first")  # those of which all formulas are known
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and links. Bandwidths in bytes a second, of one rank in one direction."""
+
+    ranks: int
+    memory: int  # bytes of a device
+    per_host: int = 8
+    flops: float = 989e12  # operations a second at most
+    within: float = 450e9
+    across: float = 50e9
+    latency: float = 5e-6  # seconds of a message
+    ceiling: float = CEILING  # the share of `flops` that a device reaches
+
+
+class Seconds(NamedTuple):
+    """A step on the slowest stage, by what it spends time on; of messages what nothing hides."""
+
+    work: float
+    again: float  # what runs again
+    bubble: float
+    tensor: float
+    context: float
+    pipeline: float
+    data: float
+
+    @property
+    def step(self) -> float:
+        return sum(self)
+
+
+class Operations(NamedTuple):
+    """Of a forward of one micro-batch on one rank of a stage; a backward has twice as many."""
+
+    layers: float
+    core: float  # of these, attention's core
+    head: float
+
+
+def flops_a_token(model: Model, s: int) -> float:
+    """Forward and backward, without what runs again: PaLM's 6N + 12LHQT (appendix B). N: what a token goes through,
+    without the embedding's table, which is read and not multiplied."""
+    table = 0 if model.tied else model.v * model.h
+    positions = model.s * model.h if model.name == "gpt" else 0
+    return palm.flops_a_token(model.active() - table - positions, model.layers, model.a, model.h // model.a, s)
+
+
+def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
+    """PaLM's count for the layers of a stage and its head, of b sequences, on one of tp·cp ranks."""
+    model, s = asked.model, asked.options.context
+    tokens = rows * s / (asked.layout.tp * asked.layout.cp)
+    [mlp] = model.mlp()
+    of_layer = model.units()[1] - max(0, model.experts - model.top) * sum(mlp) if layers else 0
+    core = korthikanti.core_flops(s, rows, model.h) / (asked.layout.tp * asked.layout.cp)
+    matrices = palm.flops_a_token(of_layer, 1, model.a, model.h // model.a, s, attention=False) / 3 * tokens
+    logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
+    return Operations(layers * (matrices + core), layers * core, head * logits)
+
+
+def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messages: float) -> float:
+    """α for each message, and bytes over the slowest link."""
+    near, size = on_a_host(asked.layout, axis, cluster.per_host), size_of(asked.layout, axis)
+    bandwidth = cluster.within if near >= size else min(cluster.within, near * cluster.across)
+    return messages * cluster.latency + nbytes / bandwidth
+
+
+class Stage(NamedTuple):
+    """Seconds of one micro-batch on a stage."""
+
+    work: float
+    again: float
+    tensor: float
+    context: float  # that attention does not hide
+    forward: float  # all of the above that is in the forward
+    backward: float
+
+
+def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Seconds:
+    """Of a step, from one micro-batch on the slowest stage and what the data axis adds."""
+    at, o = asked.layout, asked.options
+    m, p, v = at.micro_batches, at.pp, at.chunks
+    busy, hop = stage.forward + stage.backward, 0.0
+    if p > 1:
+        apart = at.tp if asked.sequence_parallel else 1
+        elements = ptd.boundary_elements(o.batch // m // at.dp, o.context // at.cp, o.width) // apart
+        hop = message_time(cluster, asked, "pipeline", asked.bytes.stored * elements, 1)
+    filling = 2 * (p - 1) * hop + m * max(0.0, 2 * v * hop - busy)
+    work, again, tensor, context = (m * each for each in stage[:4])
+    return Seconds(work, again, m * busy * idle(at.schedule, p, m, v), tensor, context, filling, data)
+
+
+def slowest(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]]) -> Stage:
+    """Of the stages that are asked about, the one that works longest. along: the volumes of tensor and context axis."""
+    stages = (of_stage(cluster, asked, along, rank, share) for rank, share in enumerate(shares_of(asked)))
+    return max(stages, key=lambda stage: stage.forward + stage.backward)
+
+
+def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share) -> Stage:
+    """Of the stage of an asked rank."""
+    t, n, o = asked.layout.tp, asked.layout.cp, asked.options
+    rate = cluster.flops * cluster.ceiling
+    done = operations(asked, share.layers, share.head, share.b)
+    run = share.layers and share.layers_again / share.layers  # forwards of a layer that run again
+    again = (run * done.layers + (o.recompute == "selective") * done.core) / rate
+    work = 3 * (done.layers + done.head) / rate
+
+    nbytes = sum(volume.width * volume.elements[rank] for volume in along["tensor"])
+    collectives = 4 * share.layers + 2 * share.layers_again + share.embedding + share.head
+    tensor = message_time(cluster, asked, "tensor", nbytes, 2 * (t - 1) * collectives) if t > 1 else 0.0
+
+    context = 0.0
+    if n > 1:
+        nbytes = sum(volume.width * volume.elements[rank] for volume in along["context"])
+        rounds = (3 * share.layers + share.layers_again) * (n - 1)
+        core = (3 + run) * done.core / rate
+        context = max(0.0, message_time(cluster, asked, "context", nbytes, rounds) - core * (o.scheme == "ring"))
+    forward = (work + tensor + context) / 3
+    return Stage(work, again, tensor, context, forward, work + tensor + context + again - forward)
+
+
+def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
+    """What the data axis adds to a step. along: its volumes, and those between copies of a shard."""
+    zero, size, m = asked.options.zero, size_of(asked.layout, "data"), asked.layout.micro_batches
+    units = len(asked.layout.parts[0]) * asked.layout.chunks
+    took = {}
+    for volume in along["data"]:
+        times = 2 if volume.phases[0] in ("all-gather forward", "all-reduce gradients") else 1
+        messages = times * units * (size - 1)
+        took[volume.phases[0]] = message_time(cluster, asked, "data", volume.width * max(volume.elements), messages)
+    forward, backward = stage.forward, stage.backward
+    if zero == 0:
+        return max(0.0, took["all-reduce gradients"] - backward)
+    reduce = took["reduce-scatter gradients"]
+    if zero < 3:
+        every = m if zero == 2 else 1
+        return every * max(0.0, reduce - backward) + max(0.0, took["all-gather parameters"] - forward)
+    gather = took["all-gather forward"] / 2  # it is in the forward and in the backward
+    again = took.get("all-gather again", 0.0)
+    hosts = 0.0
+    for volume in along["hosts"]:
+        messages = 2 * units * (asked.layout.hosts - 1)
+        hosts += message_time(cluster, asked, "hosts", volume.width * max(volume.elements), messages)
+    waits = max(0.0, gather - forward) + max(0.0, gather + again + reduce - backward)
+    return m * waits + max(0.0, hosts - backward)
+
+
+def idle(schedule: str, p: int, m: int, v: int) -> float:
+    """Idle time to the time of the work: the same for GPipe, 1F1B, interleaved and breadth-first (PTD, section 2.2;
+    Llama 3, section 3.3.2)."""
+    assert schedule in SCHEDULES
+    return ptd.bubble(p, m, v)
+
+
+def clocked_idle(choice: Choice, m: int) -> float:
+    """The same by the logical clock that runs the schedule's own instructions; of more than p micro-batches, p run,
+    because what is idle does not depend on their number."""
+    kind, fewer = SCHEDULE_TABLE[choice.schedule], min(m, choice.pp)
+    places = kind.places(choice.pp, fewer, choice.chunks)
+    timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
+    work = timelines[0].busy
+    return (max(timeline.end for timeline in timelines) - work) / work * fewer / m

@@ -1,0 +1,181 @@
+"""Every axis, and every combination that a plan may propose, on ranks: memory by kind and bytes by axis are those of
+the formulas, to the byte. And a wrong formula does not pass."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from minidist.launch.launcher import launch
+from minidist.papers.models import Model
+from minidist.plan import check, memory, traffic
+from minidist.plan.choice import Choice, Wanted, divides
+from minidist.plan.search import axes, policies, schedules, shards
+
+
+def small(name: str = "llama", layers: int = 4, batch: int = 8, **more: Any) -> Wanted:
+    """A tiny model; a Llama's heads share keys, a GPT's head reads the embedding."""
+    like_llama = name == "llama"
+    model = Model(name, 24, 16, 32, layers, 8, 4 if like_llama else 8, not like_llama, f=48 * like_llama)
+    return Wanted("tiny", model, batch, 16, **{"precision": "mixed", **more})
+
+
+def differences(wanted: Wanted, choice: Choice) -> list[check.Compared]:
+    rows = check.compare(wanted, choice, check.run(wanted, choice), 2)
+    assert len(rows) >= 19
+    return [row for row in rows if row.difference]
+
+
+USUAL = [
+    (small(), Choice(2, zero=0)),
+    (small(), Choice(2, 2, zero=3, recompute="every:1")),
+    (small(), Choice(2, 1, 2, zero=1)),
+    (small(scheme="all-gather"), Choice(1, 2, 2, zero=2, recompute="selective")),
+    (small("gpt"), Choice(1, 2, 1, 2, recompute="every:1")),
+    (small("gpt"), Choice(2, 1, 1, 2, 1, "interleaved", 2, 3)),
+    (small(), Choice(1, 1, 2, 2, 1, "interleaved", 3, 2, recompute="selective")),
+    (small(precision="fp32"), Choice(4, zero=3, hosts=2)),
+    (small(scheme="ulysses"), Choice(1, 1, 4, zero=2)),
+    (small(sequence=False), Choice(1, 2, 1, 2, 1, "gpipe", rows=2)),
+]
+
+
+@pytest.mark.parametrize(("wanted", "choice"), USUAL)
+def test_a_row_holds_and_sends_what_the_formulas_say(wanted: Wanted, choice: Choice) -> None:
+    assert differences(wanted, choice) == []
+
+
+def rows_of(ranks: int, batch: int) -> Iterator[tuple[Wanted, Choice]]:
+    """Every row that a plan may propose on this many ranks, for a few tiny models."""
+    for name, layers, scheme in (("llama", 4, "ring"), ("gpt", 6, "all-gather"), ("llama", 6, "ulysses")):
+        wanted = small(name, layers, batch, scheme=scheme)
+        for at in axes(wanted, ranks):
+            kinds = itertools.product(schedules(wanted, at.pp), shards(at, 2), policies(at.cp), (1, 2))
+            for (schedule, chunks), (zero, hosts), recompute, b in kinds:
+                m = batch // at.dp // b
+                if at.dp * b <= batch and (schedule == "1f1b" or m % at.pp == 0):
+                    sizes = at.dp, at.tp, at.cp, at.pp, 1, schedule, chunks, zero, hosts, recompute, b
+                    yield wanted, Choice(*sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12, 16])
+def test_every_row_that_a_plan_may_propose(ranks: int) -> None:
+    """A part of them, which differs from number to number; as threads."""
+    rows = list(rows_of(ranks, 24 if ranks % 3 == 0 else 16))
+    assert rows
+    for wanted, choice in random.Random(ranks).sample(rows, min(len(rows), 240 // ranks)):
+        assert differences(wanted, choice) == [], choice
+
+
+def on_mpi(ranks: int, most: int) -> None:
+    rows = list(rows_of(ranks, 24 if ranks % 3 == 0 else 16))
+    rows = random.Random(-ranks).sample(rows, min(len(rows), most))
+    plain = [[asdict(wanted), asdict(choice)] for wanted, choice in rows]
+    of_ranks = launch("jobs.planned:train_rows", ranks, plain, timeout=300).values
+    for i, (wanted, choice) in enumerate(rows):
+        compared = check.compare(wanted, choice, [check.Counted(*rank[i]) for rank in of_ranks])
+        assert [row for row in compared if row.difference] == [], choice
+
+
+def test_over_mpi() -> None:
+    on_mpi(4, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 6, 8, 16])
+def test_over_mpi_on_other_numbers_of_ranks(ranks: int) -> None:
+    on_mpi(ranks, 40)
+
+
+WIDE = [
+    (64, Choice(4, 2, 1, 8, 1, "interleaved", 2, 1)),
+    (64, Choice(2, 4, 2, 4, 1, "1f1b", 1, 3, 1, "every:1")),
+    (128, Choice(64, 2, zero=2)),
+    (128, Choice(8, 2, 2, 4, 1, "interleaved", 3, 2, 1, "selective")),
+    (128, Choice(128, zero=3, hosts=16)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "choice"), WIDE)
+def test_wide_rows_as_threads(ranks: int, choice: Choice) -> None:
+    assert choice.ranks == ranks
+    wanted = check.tiny(small("llama"), choice)
+    assert differences(wanted, choice) == []
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(128, 8, 1, 16, 1, "interleaved", 8, 1),
+        Choice(16_384, zero=3, hosts=2048),
+        Choice(8, 8, 16, 16, zero=2),
+        Choice(6, 8, 1, 35, zero=0),
+    ],
+)
+def test_a_row_is_scaled_down_to_what_runs_here(choice: Choice) -> None:
+    """Same axes, fewer ranks; the tiny model can be cut so."""
+    wanted, fewer = check.scaled(small("llama", 126), choice)
+    assert fewer.ranks <= check.MOST
+    assert fewer.zero == choice.zero
+    assert (fewer.pp > 1) == (choice.pp > 1)
+    assert (fewer.hosts > 1) == (choice.hosts > 1)
+    assert divides(wanted.model.layers, fewer.pp * fewer.chunks)
+    assert wanted.batch == fewer.dp * fewer.rows * fewer.micro_batches(wanted.batch)
+
+
+# ---- wrong formulas --------------------------------------------------------------------------------------------------
+
+SECOND = small(), Choice(1, 1, 2, 2, 1, "interleaved", 3, 2, recompute="selective")
+HYBRID = small(), Choice(4, zero=3, hosts=2)
+TENSOR = small("gpt"), Choice(1, 2, 1, 2)
+RING = small(), Choice(1, 1, 2)
+
+
+def one_more(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All micro-batches in flight, and one more."""
+    return lambda *given: [now._replace(counts=tuple(n + 1 for n in now.counts)) for now in function(*given)]
+
+
+def each(**changed: Any) -> Callable[..., Any]:
+    """Each of what a formula gives, with a field changed."""
+    return lambda formula: lambda *given: [one._replace(**changed) for one in formula(*given)]
+
+
+def twice(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Each volume two times."""
+    return lambda *given: 2 * formula(*given)
+
+
+MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and what must differ
+    "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
+    "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
+    "states are of a rank more": (memory, "dividing", lambda f: lambda asked: f(asked) + 1, HYBRID, "optimizer"),
+    "keys and values take no room": (memory, "messages", lambda f: lambda asked: [0.0] * asked.ranks, RING, "messages"),
+    "a unit is gathered for nothing": (memory, "moments_of_one", each(passing=0), HYBRID, "passing"),
+    "the head keeps nothing": (memory, "moments_of_one", each(ends=0), TENSOR, "ends"),
+    "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
+    "layers send twice": (traffic, "layer_volumes", twice, TENSOR, "tensor"),
+    "embedding and head send twice": (traffic, "end_volumes", twice, TENSOR, "tensor"),
+    "a tied embedding is summed twice": (traffic, "tied_volumes", twice, TENSOR, "tied"),
+    "hosts sum twice": (traffic, "data_volumes", twice, HYBRID, "hosts"),
+    "the data axis sends twice": (traffic, "data_volumes", twice, HYBRID, "data"),
+    "context ranks send twice": (traffic, "context_volumes", twice, SECOND, "context"),
+    "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_formula_differs(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, name, wrong, (wanted, choice), differs = MUTANTS[mutant]
+    counted = RUNS.setdefault(choice, check.run(wanted, choice) if choice not in RUNS else [])
+    assert not [row for row in check.compare(wanted, choice, counted) if row.difference]
+    monkeypatch.setattr(room, name, wrong(getattr(room, name)))
+    assert differs in {row.what for row in check.compare(wanted, choice, counted) if row.difference}
+
+
+RUNS: dict[Choice, list[check.Counted]] = {}  # rows that several mutants share
