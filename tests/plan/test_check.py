@@ -151,10 +151,15 @@ def twice(formula: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given: 2 * formula(*given)
 
 
+def a_rank_more(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Of what is stored, divided."""
+    return lambda asked, held: formula(asked, [of._replace(among=of.among + 1) for of in held])
+
+
 MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and what must differ
     "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
     "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
-    "states are of a rank more": (memory, "dividing", lambda f: lambda asked: f(asked) + 1, HYBRID, "optimizer"),
+    "states are of a rank more": (memory, "states_in", a_rank_more, HYBRID, "optimizer"),
     "keys and values take no room": (memory, "messages", lambda f: lambda asked: [0.0] * asked.ranks, RING, "messages"),
     "a unit is gathered for nothing": (memory, "moments_of_one", each(passing=0), HYBRID, "passing"),
     "the head keeps nothing": (memory, "moments_of_one", each(ends=0), TENSOR, "ends"),
