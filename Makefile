@@ -12,7 +12,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 
     --editable
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(VENV)/.runtime ## make .venv with MPICH and all that a chapter needs (PYTHON=...)
 	@echo "Ready. To run chapters yourself: source $(VENV)/bin/activate"
@@ -53,7 +53,7 @@ show: ## open these pages in a browser
 	@test -x $(VENV)/bin/python || { echo "minidist: error: make site comes first" >&2; exit 2; }
 	@$(IN_VENV) python -m minidist.site --show
 
-bench: $(VENV)/.runtime ## measure speed beside MPI, and PyTorch, DuckDB, Polars if installed
+bench: $(VENV)/.runtime ## measure speed, next to MPI, PyTorch, DuckDB and Polars
 	$(IN_VENV) python -m minidist.bench
 
 audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI, NumPy and the kernel count them

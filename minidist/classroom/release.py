@@ -83,7 +83,7 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
         if (CLONE / name).exists():
             shutil.copy(CLONE / name, folder)
     shutil.copytree(PACKAGE, folder / "minidist", ignore=DEBRIS)
-    for mutants in (folder / "minidist" / "claims" / "mutants").glob("*.toml"):
+    for mutants in (folder / "minidist" / "claims" / "mutants").rglob("*.toml"):
         mutants.unlink()  # they quote the chapters that they break
     if (readme := lessons[0].parent / "README.md").is_file():
         (folder / "lessons").mkdir()
