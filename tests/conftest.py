@@ -5,10 +5,14 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import minidist  # before NumPy: it sets one BLAS thread, also for the serial runs of the tests
 from sampling import part_of_this_run
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # the machine may have other work
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
