@@ -63,7 +63,11 @@ def lessons_of(name: str) -> str:
 
 
 def source(path: str) -> str:
-    """A file of the clone that is no chapter: a page that only links lead to."""
+    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to."""
+    if (CLONE / path).is_dir():
+        files = sorted(file for file in (CLONE / path).iterdir() if file.is_file())
+        shown = [f"`{path}/{file.name}`\n\n````text\n{file.read_text()}\n````" for file in files]
+        return "\n\n".join(["---\norphan: true\n---", f"# {posixpath.basename(path)}", *shown])
     text = (CLONE / path).read_text()
     parts = ["---\norphan: true\n---", f"# {posixpath.basename(path)}"]
     if path.endswith(".py"):

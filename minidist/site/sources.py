@@ -87,7 +87,7 @@ class Sources:
         """The page that shows a file or a folder of the clone. A picture is copied."""
         if path.startswith(OUR_OWN):
             return path
-        if (CLONE / path).is_dir():
+        if (CLONE / path / "README.md").exists():
             path = posixpath.join(path, "README.md")
         at = CLONE / path
         if path in ("README.md", "lessons/README.md"):
