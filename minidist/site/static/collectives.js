@@ -13,6 +13,8 @@ function cell(item) { // [chunk, ranks whose parts are in it, as bits]; null: no
   return made;
 }
 
+const cells = items => items.flatMap(item => [cell(item), " "]);
+
 function draw() {
   const { name, ranks, step } = form.elements, of = collectives[name.value], run = of.ranks[ranks.value];
   step.max = run.messages.length;
@@ -29,9 +31,9 @@ function draw() {
     chip.style.background = colors[rank];
     title.prepend(chip);
     title.scope = "row";
-    holds.append(...run.held[rank][now].map(cell));
+    holds.append(...cells(run.held[rank][now]));
     for (const [source, dest, items] of run.messages[now] ?? []) {
-      if (source === rank) sends.append(...items.map(cell), ` to rank ${dest} `);
+      if (source === rank) sends.append(...cells(items), `to rank ${dest} `);
     }
     const bytes = run.messages.slice(0, now).flat().filter(sent => sent[0] === rank).reduce((sum, sent) => sum + sent[3], 0);
     row.append(title, holds, sends, make("td", String(bytes), "number"));

@@ -112,6 +112,6 @@ def draw_timelines(drawn: Drawn, end: float, until: float) -> str:
     told = f"{drawn.step:.4g} units of time, {idle:.1%} idle; micro-batches held at most, by stage: {held}"
     return (
         f"<figure><figcaption><strong>{escape(name)}</strong> ({escape(source)}): {told}</figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {len(timelines) * ROW}" role="img" aria-label="{escape(name)}: {told}">'
-        f"{''.join(shown)}</svg></figure>"
+        f'<div class="wide" tabindex="0"><svg class="timelines" viewBox="0 0 {WIDTH} {len(timelines) * ROW}"'
+        f' role="img" aria-label="{escape(name)}: {told}">{"".join(shown)}</svg></div></figure>'
     )
