@@ -180,6 +180,7 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
         ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
         ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
         ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
+        ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
         ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
         ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
         ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches"),

@@ -74,6 +74,15 @@ def test_recursive_doubling_swaps_at_distance_1_2_4(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", traces.RANKS)
+def test_in_a_step_a_rank_sends_one_message_and_receives_one(n: int) -> None:
+    for name in traces.COLLECTIVES:
+        for found in trace(name, n)["messages"]:
+            sources, dests = [message[0] for message in found], [message[1] for message in found]
+            assert len({*sources}) == len(sources) > 0
+            assert len({*dests}) == len(dests), name
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
 def test_what_a_rank_holds_is_what_it_had_or_was_sent(n: int) -> None:
     """At the end what the collective promises; and at no step a part that has not yet come."""
     everyone = parts(*range(n))
