@@ -5,6 +5,7 @@ rank for each kind of stage (the first, the second, the last), so that a questio
 one about three.
 """
 
+import math
 from argparse import Namespace
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,6 +77,24 @@ class Choice:
 def divides(layers: int, n: int) -> bool:
     """Whether n chunks can have equally many layers, or equally many units."""
     return layers % n == 0 or ((layers + 2) % n == 0 and n > 1)
+
+
+def misfit(wanted: Wanted, at: Choice) -> str:
+    """Why these axes cannot divide the model or the batch, in a line; empty if they can."""
+    model, s = wanted.model, wanted.context
+    if math.gcd(model.a, model.kv) % at.tp:
+        return f"{at.tp} tensor ranks cannot divide {model.kv} heads"
+    if wanted.sequence and s % at.tp:
+        return f"{at.tp} tensor ranks cannot divide {s:,} positions"
+    if not divides(model.layers, at.pp):
+        return f"{at.pp} stages cannot divide {model.layers} layers"
+    if wanted.batch % at.dp:
+        return f"{at.dp} data ranks cannot divide {wanted.batch:,} sequences"
+    if at.cp > 1 and s % (2 * at.cp * at.tp):
+        return f"{at.cp} context ranks of zigzag positions need a multiple of {2 * at.cp * at.tp} positions, not {s:,}"
+    if wanted.scheme == "ulysses" and model.kv // at.tp % at.cp:
+        return f"{at.cp} context ranks cannot divide {model.kv // at.tp} heads, as Ulysses does"
+    return ""
 
 
 def parts(layers: int, n: int) -> tuple[range, ...]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from minidist.papers import ring_attention
-from minidist.plan.choice import Choice, Planned, Wanted, ask, divides
+from minidist.plan.choice import Choice, Planned, Wanted, ask, divides, misfit
 from minidist.plan.memory import Held, Memo, held
 from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest
 from minidist.plan.traffic import data_volumes_along, within_layers
@@ -112,12 +112,17 @@ def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
     for at in axes(wanted, cluster.ranks):
         rows = divisors(wanted.batch // at.dp)
         for schedule, chunks in schedules(wanted, at.pp):
-            usable = [b for b in rows if schedule == "1f1b" or wanted.batch // at.dp // b % at.pp == 0]
+            usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
             for zero, hosts in shards(at, cluster.per_host):
                 for recompute in policies(at.cp):
                     sizes = at.dp, at.tp, at.cp, at.pp, 1, schedule, chunks, zero, hosts, recompute
                     if usable:
                         yield [Choice(*sizes, b) for b in usable]
+
+
+def takes(schedule: str, m: int, pp: int) -> bool:
+    """Whether a schedule can have m micro-batches."""
+    return schedule == "1f1b" or m % pp == 0
 
 
 def policies(cp: int) -> tuple[str, ...]:
@@ -127,21 +132,12 @@ def policies(cp: int) -> tuple[str, ...]:
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
     """Sizes of the axes whose product is the number of ranks."""
-    model, s = wanted.model, wanted.context
-    heads = math.gcd(model.a, model.kv)
-    for tp in divisors(math.gcd(ranks, heads)):
-        if wanted.sequence and s % tp:
-            continue
+    for tp in divisors(ranks):
         for pp in divisors(ranks // tp):
-            if not divides(model.layers, pp):
-                continue
             for cp in divisors(ranks // tp // pp):
-                dp = ranks // tp // pp // cp
-                if wanted.batch % dp or (cp > 1 and s % (2 * cp * tp)):
-                    continue
-                if wanted.scheme == "ulysses" and model.kv // tp % cp:
-                    continue
-                yield Choice(dp, tp, cp, pp)
+                choice = Choice(ranks // tp // pp // cp, tp, cp, pp)
+                if not misfit(wanted, choice):
+                    yield choice
 
 
 def schedules(wanted: Wanted, pp: int) -> Iterator[tuple[str, int]]:
@@ -169,3 +165,19 @@ def divisors(n: int) -> list[int]:
     """In ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
+
+
+def why_not(wanted: Wanted, choice: Choice, per_host: int) -> str:
+    """Why a search does not try a choice, in a line; empty if it does."""
+    m, pp = choice.micro_batches(wanted.batch), choice.pp
+    if found := misfit(wanted, choice):
+        return found
+    if (choice.schedule, choice.chunks) not in schedules(wanted, pp):
+        return f"{pp} stages of {choice.chunks} chunks cannot divide {wanted.model.layers} layers"
+    if not takes(choice.schedule, m, pp):
+        return f"interleaved takes a multiple of {pp} micro-batches, not {m}"
+    if (choice.zero, choice.hosts) not in shards(choice, per_host):
+        return f"ZeRO-{choice.zero} has nothing to divide on one data rank: use stage 0"
+    if choice.recompute not in policies(choice.cp):
+        return f"context ranks keep no core of attention that could run again: {choice.recompute} is not for them"
+    return ""

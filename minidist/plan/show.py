@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.search import Found, Row
@@ -66,17 +66,9 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}, {at.schedule}, v {at.chunks}, ZeRO-{at.zero}"
     yield wrapped(f"{words}, recompute {at.recompute}, b {at.rows}, m {m}")
     yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
-    g = at.dp // at.hosts * at.cp
-    p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
-    yield term("parameters", f"{p}Ψr{divided(at, 3, g)}", held.parameters, "ZeRO §5.3")
-    yield term("gradients", f"{p}Ψr{divided(at, 2, g)}", held.gradients, "ZeRO §5.2")
-    yield term("optimizer states", f"{k}Ψr{divided(at, 1, g)}", held.optimizer, "ZeRO §5.1")
-    if held.passing:
-        yield term("units in passing", "gathered + summed units", held.passing, "ZeRO §5.3")
-    yield term("activations of layers", "one's peak + those waiting", held.activations, "Korthikanti §4")
-    yield term("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", held.ends, "Korthikanti §4.3")
-    if held.messages:
-        yield term("keys, values sent", "4·2·2gbch", held.messages, "Ring Attention §3")
+    for kind, told in memory_words(wanted, at).items():
+        if nbytes := getattr(held, kind):
+            yield term(told.what, told.formula, nbytes, told.source)
     yield term("at a time", f"of {cluster.memory / GB:g}", held.total, "")
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
@@ -105,6 +97,29 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
         yield f"{tokens / row.tokens / DAY:,.1f} days for {count(tokens)} tokens"
 
 
+class Words(NamedTuple):
+    """What a figure is, its formula, and where that stands."""
+
+    what: str
+    formula: str
+    source: str
+
+
+def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
+    """Of each kind that a rank holds, by its name in `Held`."""
+    g = at.dp // at.hosts * at.cp
+    p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
+    return {
+        "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
+        "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
+        "optimizer": Words("optimizer states", f"{k}Ψr{divided(at, 1, g)}", "ZeRO §5.1"),
+        "passing": Words("units in passing", "gathered + summed units", "ZeRO §5.3"),
+        "activations": Words("activations of layers", "one's peak + those waiting", "Korthikanti §4"),
+        "ends": Words("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", "Korthikanti §4.3"),
+        "messages": Words("keys, values sent", "4·2·2gbch", "Ring Attention §3"),
+    }
+
+
 def divided(at: Choice, stage: int, g: int) -> str:
     return f"/{g}" if at.zero >= stage and g > 1 else ""
 
@@ -122,22 +137,27 @@ DATA = ("2", "2", "(m+1)", "3m")  # by ZeRO's stage
 
 def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
     """What a rank sends along each axis, within its host and across."""
-    asked = ask(wanted, row.choice)
-    sources = {
+    yield "\nA rank sends in a step, GB               in host   across"
+    for words, near, away in sent_along(row.choice, wanted, cluster.per_host):
+        yield f"  {words.what:9} {words.formula:27} {near / GB:8.3f} {away / GB:8.3f}  {words.source}".rstrip()
+
+
+def sent_along(at: Choice, wanted: Wanted, per_host: int) -> Iterator[tuple[Words, float, float]]:
+    """Each axis that is used, and the bytes that the busiest rank sends on it in a step: in its host, and across."""
+    asked = ask(wanted, at)
+    words = {
         "tensor": ("8bsh(t-1)/t a layer", "PTD §3.2"),
         "context": ("3·2gbsh(N-1)/N a layer", "Ring Attention §3"),
         "pipeline": ("bsh a boundary, both ways", "PTD §3.2"),
-        "data": (f"{DATA[row.choice.zero]}Ψr(G-1)/G", "ZeRO §7"),
+        "data": (f"{DATA[at.zero]}Ψr(G-1)/G", "ZeRO §7"),
         "hosts": ("2Ψr(W-G)/(GW)", "FSDP §3.2.2"),
         "tied": ("the embedding's gradient", "PTD §3"),
         "rest": ("norms; gradients of norms", ""),
     }
-    yield "\nA rank sends in a step, GB               in host   across"
     for axis, of_axis in sent(asked).items():
         if most := max(of_axis.nbytes):
-            away = most * share_across(asked.layout, axis, cluster.per_host, wanted.scheme)
-            formula, source = sources[axis]
-            yield f"  {axis:9} {formula:27} {(most - away) / GB:8.3f} {away / GB:8.3f}  {source}".rstrip()
+            away = most * share_across(asked.layout, axis, per_host, wanted.scheme)
+            yield Words(axis, *words[axis]), most - away, away
 
 
 def as_json(row: Row, wanted: Wanted, cluster: Cluster) -> dict[str, Any]:

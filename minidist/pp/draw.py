@@ -9,6 +9,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.cli.paths import check_writable, write_json
 from minidist.mpi import environment
+from minidist.pp.instructions import Place
 from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, in_flight, print_timelines, summary
@@ -31,6 +32,13 @@ def heading(name: str, v: int) -> str:
 def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tuple[list[Timeline], int]:
     """What p workers do with m micro-batches, by the clock, and the number of chunks of a stage. Raises UsageError if
     the schedule does not allow p and m."""
+    at, schedule = places_of(name, p, m, options), SCHEDULES[name]
+    v = chunks_at(at[0])
+    return simulate([(place, schedule.instructions(place)) for place in at], *costs_of(options, v)), v
+
+
+def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Place]:
+    """Of all workers. Raises UsageError if the schedule does not allow p and m."""
     schedule, asked = SCHEDULES[name], options.chunks if SCHEDULES[name].any_chunks else None
     v = chunks_of(name, asked)
     if p % schedule.stages_in:
@@ -43,13 +51,20 @@ def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tupl
     contiguous = contiguous_of(name, p, m, options.contiguous if name == "llama3" else None)
     # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
     to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
-    at = schedule.places(p, to_update, v, updates, contiguous=contiguous)
-    costs, message = UNIT_COSTS, 0.0
-    if options.costs:  # of a whole stage: here a chunk takes them, and a message v times its time
-        names = ("F", "B", "W", "message", "F&B")
-        costs = dict(zip(names, options.costs, strict=False))
-        message = v * costs.pop("message", 0.0)
-    return simulate([(place, schedule.instructions(place)) for place in at], costs, message), v
+    return schedule.places(p, to_update, v, updates, contiguous=contiguous)
+
+
+def chunks_at(place: Place) -> int:
+    """Chunks of a stage, each a v-th of its time. In a cross, a stage has one of each of two models."""
+    return 1 if place.shape == "cross" else place.chunks
+
+
+def costs_of(options: argparse.Namespace, v: int) -> tuple[dict[str, float], float]:
+    """Of a whole stage: a chunk takes them, and a message v times its time."""
+    if not options.costs:
+        return UNIT_COSTS, 0.0
+    costs = dict(zip(("F", "B", "W", "message", "F&B"), options.costs, strict=False))
+    return costs, v * costs.pop("message", 0.0)
 
 
 def sizes(options: argparse.Namespace) -> tuple[int, int]:

@@ -5,4 +5,6 @@
 
 Nothing is written twice: `build.py` lays out sources for Sphinx, `annotate.py` sets a chapter's notes next to its code,
 `changes.py` a method next to the one that it replaces, `runs.py` runs chapters and keeps what they print and draw.
+The pages that compute have their forms in `forms.py` and what they show in `views/`, which also runs in the browser.
+`traces.py` runs collectives on ranks and records what they send, and a page plays that.
 """

@@ -25,6 +25,7 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
     if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
         raise UsageError("Sphinx could not make all pages: it says above which")
     (made / "minidist.md").write_text(content.one_text())
+    (made / "collectives.json").write_text(content.collectives_data())
     if npm:
         browser_python.install(made / "pyodide", work / "npm", npm)
     shutil.rmtree(pages, ignore_errors=True)

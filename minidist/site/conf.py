@@ -48,5 +48,11 @@ def _skip() -> Exception:
     return SkipNode()
 
 
+def _reach_code_by_keyboard(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Code that is wider than the window scrolls; a reader without a mouse must be able to reach it."""
+    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+
+
 def setup(app: Any) -> None:
+    app.connect("html-page-context", _reach_code_by_keyboard)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

@@ -1,6 +1,7 @@
 """What stands on the pages: MyST, made from docstrings, code, figures and mutants."""
 
 import html
+import json
 import posixpath
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import minidist
 from minidist.claims.mutants import mutants_of
 from minidist.claims.papers import Recounted, library
 from minidist.contents import CHAPTERS
-from minidist.site import annotate, changes, compute, forms
+from minidist.site import annotate, changes, compute, forms, traces
 
 PACKAGE = Path(minidist.__file__).parent
 CLONE = PACKAGE.parent
@@ -63,7 +64,11 @@ def lessons_of(name: str) -> str:
 
 
 def source(path: str) -> str:
-    """A file of the clone that is no chapter: a page that only links lead to."""
+    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to."""
+    if (CLONE / path).is_dir():
+        files = sorted(file for file in (CLONE / path).iterdir() if file.is_file())
+        shown = [f"`{path}/{file.name}`\n\n````text\n{file.read_text()}\n````" for file in files]
+        return "\n\n".join(["---\norphan: true\n---", f"# {posixpath.basename(path)}", *shown])
     text = (CLONE / path).read_text()
     parts = ["---\norphan: true\n---", f"# {posixpath.basename(path)}"]
     if path.endswith(".py"):
@@ -109,6 +114,35 @@ def computing(page: forms.Page) -> str:
     view = f'<div id="view" aria-live="polite">{compute.VIEWS[page.name](page.first())}</div>'
     script = '<p><output id="state"></output></p>\n<script type="module" src="_static/compute.js"></script>'
     return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + view + script)}"
+
+
+def collectives() -> str:
+    """The page that plays traces; its script reads them from a file next to the page."""
+    settings: list[forms.Setting] = [
+        forms.Choice("name", "collective", "reduce-scatter", list(traces.COLLECTIVES)),
+        forms.Slider("ranks", "ranks N", 4, traces.RANKS[0], traces.RANKS[-1]),
+        forms.Slider("step", "steps done", 0, 0, 3),
+    ]
+    inputs = "\n".join(one.as_html() for one in settings)
+    buttons = "".join(
+        f'<button type="button" data-by="{by}">{word}</button> ' for by, word in ((-1, "Back"), (1, "Next"))
+    )
+    return "\n\n".join([
+        "# Collectives, step by step",
+        "Each row is a rank. A box is a chunk of its array, with the chunk's number; its colors are the ranks whose\n"
+        "parts are in it. All this was recorded while this page was made, when `minidist/ring.py` and\n"
+        "`minidist/context_parallel.py` ran on ranks. A number has 8 bytes.",
+        raw(
+            f'<form class="compute collectives">{inputs}<p class="buttons">{buttons}</p></form>'
+            '<div id="view" aria-live="polite"></div><noscript>The steps need JavaScript.</noscript>'
+            '<script type="module" src="_static/collectives.js"></script>'
+        ),
+    ])  # fmt: skip
+
+
+def collectives_data() -> str:
+    """What the script reads: colors of ranks, and traces."""
+    return json.dumps({"colors": traces.COLORS, "collectives": traces.all_traces()}, separators=(",", ":"))
 
 
 # ---- one text --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,10 @@ import html
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from minidist.cli.models import MODELS
+from minidist.cp.claims import SCHEMES
+from minidist.papers.mixed_precision import BYTES
+from minidist.plan.search import RECOMPUTE
 from minidist.pp.schedules import SCHEDULES
 
 
@@ -40,17 +44,56 @@ class Slider(NamedTuple):
         )
 
 
+class Powers(NamedTuple):
+    """A power of two from 1, or `least`, to `most`: the slider has the exponent."""
+
+    name: str
+    label: str
+    value: int
+    most: int
+    least: int = 1
+
+    def as_html(self) -> str:
+        least, most, value = (number.bit_length() - 1 for number in (self.least, self.most, self.value))
+        return (
+            f'<label>{html.escape(self.label)} <output for="{self.name}">{self.value}</output> '
+            f'<input type="range" id="{self.name}" name="{self.name}" data-powers min="{least}" max="{most}" '
+            f'value="{value}"></label>'
+        )
+
+
+class Text(NamedTuple):
+    """A line of text; its view is made when the reader has left it, or has pressed Enter."""
+
+    name: str
+    label: str
+    value: str
+    lines: int = 1
+
+    def as_html(self) -> str:
+        label, value = html.escape(self.label), html.escape(self.value)
+        if self.lines > 1:
+            return (
+                f'<label class="long">{label} <textarea name="{self.name}" rows="{self.lines}" spellcheck="false">'
+                f"{value}</textarea></label>"
+            )
+        return f'<label>{label} <input type="text" name="{self.name}" value="{value}"></label>'
+
+
+Setting = Choice | Slider | Powers | Text
+
+
 class Page(NamedTuple):
     """A page that computes."""
 
     name: str
     title: str
     text: str
-    settings: Sequence[Choice | Slider]
+    settings: Sequence[Setting]
 
     def first(self) -> dict[str, str]:
         """The settings of the first view, as the form gives them."""
-        return {one.name: f"{one.value:g}" if isinstance(one, Slider) else one.value for one in self.settings}
+        return {one.name: f"{one.value:g}" if isinstance(one, Slider) else str(one.value) for one in self.settings}
 
     def form(self) -> str:
         inputs = "\n".join(one.as_html() for one in self.settings)
@@ -75,7 +118,51 @@ SCHEDULES_PAGE = Page(
         Slider("W", "time of W", 1, 0.1, 3, 0.1),
         Slider("message", "time of a message", 0, 0, 2, 0.05),
         Slider("until", "shown, percent of the step", 100, 1, 100),
+        Text("order", "by hand: a line for each stage, such as F1 F2 B1 B2", "", lines=4),
     ],
 )
 
-PAGES = [SCHEDULES_PAGE]
+MEMORY_PAGE = Page(
+    "memory",
+    "Memory of a rank",
+    "What the fullest rank holds while it trains a model, by kind, and what the busiest rank sends in a step. The\n"
+    "formulas are those of `python -m minidist plan`; runs on ranks are checked by them, byte for byte.",
+    [
+        Choice("model", "model", "llama2-7b", list(MODELS)),
+        Powers("dp", "data ranks dp", 8, 1024),
+        Powers("tp", "tensor ranks tp", 1, 16),
+        Powers("pp", "stages pp", 2, 32),
+        Powers("cp", "context ranks cp", 1, 32),
+        Slider("zero", "ZeRO stage", 1, 0, 3),
+        Choice("recompute", "what runs again", "selective", RECOMPUTE),
+        Powers("rows", "sequences of a micro-batch b", 1, 64),
+        Powers("m", "micro-batches m", 8, 256),
+        Slider("v", "chunks of a stage v", 1, 1, 8),
+        Powers("context", "tokens of a sequence s", 4096, 131_072, 256),
+        Slider("capacity", "a device's memory, GB", 80, 8, 288, 8),
+        Powers("per_host", "ranks on a host", 8, 64),
+    ],
+)
+
+PLAN_PAGE = Page(
+    "plan",
+    "Which layout of ranks?",
+    "The planner's table: every layout of a model on a cluster, the fastest first. The fields are the options of\n"
+    "`python -m minidist plan`. It tries them all, in your browser: some seconds for 8 devices, minutes for thousands.",
+    [
+        Choice("model", "model", "gpt2-medium", list(MODELS)),
+        Text("ranks", "devices", "8"),
+        Text("ranks-per-host", "devices of a host", "8"),
+        Text("device-memory", "memory of a device", "16GB"),
+        Text("batch", "tokens of a step", "64K"),
+        Text("context", "tokens of a sequence", "1024"),
+        Choice("precision", "precision", "bf16", list(BYTES)),
+        Choice("scheme", "scheme of context ranks", "ring", SCHEMES),
+        Text("flops", "operations a second of a device", "989e12"),
+        Text("within", "bandwidth inside a host", "450GB/s"),
+        Text("across", "bandwidth to other hosts", "50GB/s"),
+        Text("rows", "rows of the table", "10"),
+    ],
+)
+
+PAGES = [MEMORY_PAGE, SCHEDULES_PAGE, PLAN_PAGE]

@@ -12,7 +12,13 @@ from minidist.site import content, forms, runs
 from minidist.site.content import CLONE, HERE, PACKAGE
 
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
-OUR_OWN = ("chapters/", "papers.md", "lessons/index.md", "minidist.md")  # pages that are no files of the clone
+OUR_OWN = (
+    "chapters/",
+    "papers.md",
+    "collectives.md",
+    "lessons/index.md",
+    "minidist.md",
+)  # pages that are no files of the clone
 
 
 class Sources:
@@ -39,8 +45,9 @@ class Sources:
         pages = forms.PAGES if computes else []
         for page in pages:
             self.write(f"{page.name}.md", content.computing(page))
+        self.write("collectives.md", content.collectives())
         self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
-        tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "papers", "rooms"]
+        tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
         self.write("index.md", self._relinked((HERE / "home.md").read_text(), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
@@ -85,9 +92,11 @@ class Sources:
 
     def page_of(self, path: str) -> str:
         """The page that shows a file or a folder of the clone. A picture is copied."""
+        if path.startswith("site/"):  # what `make site` makes: a lesson's reader has it there
+            path = path.removeprefix("site/").replace(".html", ".md")
         if path.startswith(OUR_OWN):
             return path
-        if (CLONE / path).is_dir():
+        if (CLONE / path / "README.md").exists():
             path = posixpath.join(path, "README.md")
         at = CLONE / path
         if path in ("README.md", "lessons/README.md"):

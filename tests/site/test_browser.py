@@ -1,12 +1,15 @@
 """The pages in a real browser: Chromium of the system, driven by playwright (`make site-test`)."""
 
+import contextlib
 import functools
+import html
 import http.server
 import importlib.util
 import json
 import random
 import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,8 +19,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 
-from minidist.site import compute
-from minidist.site.forms import FLUSHING, PAGES, SCHEDULES_PAGE
+from minidist.site import browser_python, compute, forms
+from minidist.site.forms import PAGES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WANTED = ("sphinx", "myst_nb", "furo", "latex2mathml", "playwright")
@@ -27,12 +30,17 @@ pytestmark = [
     pytest.mark.skipif(bool(NEEDED) or not CHROMIUM, reason=f"needs {', '.join(NEEDED) or 'Chromium'}: make site-test"),
 ]
 LARGEST = 300_000  # bytes of a page, without notebooks' outputs
+AXE = "4.10.2"  # axe-core's version
 WIDTHS = (390, 1280, 1920)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *words: object) -> None:
         pass
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        with contextlib.suppress(ConnectionError):  # the browser has left the page
+            super().copyfile(source, outputfile)
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +129,116 @@ def test_every_page_opens_without_an_error(site: Path, address: str, browser: An
     assert not wrong
 
 
-def test_pages_that_compute_say_what_the_project_says(address: str, browser: Any) -> None:
-    """Random settings in the browser, next to the same function here."""
-    if not any(page.name == "schedules" for page in PAGES):
-        pytest.skip("no such page")
+def drawn_settings(page: forms.Page, drawn: random.Random) -> dict[str, str]:
+    """Random values of a page's form. A text keeps its value, or becomes one that its page is tried with."""
+    found = {}
+    for one in page.settings:
+        if isinstance(one, forms.Choice):
+            found[one.name] = drawn.choice(one.words)
+        elif isinstance(one, forms.Slider):
+            steps = round((min(one.most, one.least + 24 * one.step) - one.least) / one.step)
+            found[one.name] = f"{one.least + drawn.randint(0, steps) * one.step:.10g}"
+        elif isinstance(one, forms.Powers):
+            most = min(one.most, one.least * 16)
+            found[one.name] = str(2 ** drawn.randint(one.least.bit_length() - 1, most.bit_length() - 1))
+        else:
+            found[one.name] = drawn.choice(TEXTS.get(one.name, (one.value,)))
+    return found
+
+
+TEXTS = {
+    "ranks": ("1", "2", "4", "6"),
+    "batch": ("8K", "16K"),
+    "device-memory": ("4GB", "16GB", "80GB"),
+    "order": ("", "F1 B1", "F1 F2 B1 B2\nF1 B1 F2 B2"),
+}
+TRIED = {"memory": 120, "schedules": 60, "plan": 12}  # settings of each page
+SET = """(wanted) => {
+    const form = document.querySelector('form.compute');
+    for (const [name, value] of Object.entries(wanted)) {
+        const field = form.elements[name];
+        field.value = 'powers' in field.dataset ? Math.log2(value) : value;
+    }
+    form.dispatchEvent(new Event('input'));
+}"""
+ANSWERED = "(before) => { const now = document.getElementById('view').dataset.number; return now && now !== before; }"
+
+
+@pytest.mark.parametrize("computing", PAGES, ids=lambda page: page.name)
+def test_pages_that_compute_say_what_the_project_says(computing: forms.Page, address: str, browser: Any) -> None:
+    """Random settings in the browser, next to the same function here; and the address holds them: opened once more, it
+    shows the same."""
     page, drawn = browser.new_page(), random.Random(2)
-    page.goto(f"{address}schedules.html")
-    page.wait_for_function("document.getElementById('view').dataset.number", timeout=120_000)
-    for _ in range(50):
-        settings = SCHEDULES_PAGE.first() | {"first": drawn.choice(FLUSHING), "second": drawn.choice(FLUSHING)}
-        settings |= {
-            "p": str(drawn.randint(1, 8)),
-            "m": str(drawn.randint(1, 24)),
-            "F": f"{drawn.randint(1, 30) / 10:g}",
-        }
+    page.goto(f"{address}{computing.name}.html")
+    page.wait_for_function(ANSWERED, arg="", timeout=120_000)
+    assert shown_by(page) == text_of(computing, computing.first())
+    took = []
+    for i in range(TRIED[computing.name]):
+        settings = drawn_settings(computing, drawn) if i else computing.first()
         before = page.evaluate("document.getElementById('view').dataset.number")
-        page.evaluate(
-            "(wanted) => { const form = document.querySelector('form.compute');"
-            " for (const [name, value] of Object.entries(wanted)) form.elements[name].value = value;"
-            " form.dispatchEvent(new Event('input')); }",
-            settings,
-        )
-        page.wait_for_function("(n) => document.getElementById('view').dataset.number !== n", arg=before)
-        shown = page.evaluate("document.getElementById('view').textContent")
-        expected = re.sub(r"<[^>]*>", "", compute.answer("schedules", json.dumps(settings)))
-        assert shown.split() == expected.replace("&amp;", "&").split(), settings
+        page.evaluate(SET, settings)
+        page.wait_for_function(ANSWERED, arg=before, timeout=120_000)
+        assert shown_by(page) == text_of(computing, settings), settings
+        took.append(int(page.evaluate("document.getElementById('view').dataset.took")))
+    print(f"\n{computing.name}: {took[0]} ms at default settings, at most {max(took)} ms")
+    again = browser.new_page()
+    again.goto(page.url)
+    again.wait_for_function(ANSWERED, arg="", timeout=120_000)
+    assert shown_by(again) == text_of(computing, settings)
+    again.close()
+    page.close()
+
+
+def shown_by(page: Any) -> list[str]:
+    return str(page.evaluate("document.getElementById('view').textContent")).split()
+
+
+def text_of(page: forms.Page, settings: dict[str, str]) -> list[str]:
+    return html.unescape(re.sub(r"<[^>]*>", "", compute.answer(page.name, json.dumps(settings)))).split()
+
+
+def test_no_serious_accessibility_fault(address: str, browser: Any, site: Path, tmp_path: Path) -> None:
+    """axe-core's rules of WCAG 2, A and AA: all pages at the top, in light and in dark, and a part of the others, which
+    are made in the same ways."""
+    npm = browser_python.find_npm()
+    assert npm
+    command = [npm, "install", "--prefix", str(tmp_path), "--no-save", "--silent", f"axe-core@{AXE}"]
+    subprocess.run(command, check=True, capture_output=True)
+    axe = (tmp_path / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    top = sorted(path.name for path in site.glob("*.html"))
+    others = sorted(path.relative_to(site).as_posix() for path in site.glob("*/**/*.html"))
+    faults = set[str]()
+    for scheme, pages in (("light", top + others[::12]), ("dark", top)):
+        page = browser.new_page(color_scheme=scheme)
+        for name in pages:
+            page.goto(address + name)
+            page.evaluate(axe)
+            found = page.evaluate("axe.run({resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa']})")
+            for fault in found["violations"]:
+                if fault["impact"] in ("serious", "critical"):
+                    where = [node["target"] for node in fault["nodes"]][:2]
+                    faults.add(f"{name} ({scheme}): {fault['id']} at {where}: {fault['help']}")
+        page.close()
+    assert not faults, "\n".join(sorted(faults))
+
+
+def test_collectives_play_what_was_recorded(site: Path, address: str, browser: Any) -> None:
+    """Step by step, every rank's chunks, messages and bytes, as the file next to the page has them."""
+    recorded = json.loads((site / "collectives.json").read_text())["collectives"]
+    page = browser.new_page()
+    for name, n in (("reduce-scatter", "4"), ("all-to-all", "3"), ("recursive-doubling", "5")):
+        run = recorded[name]["ranks"][n]
+        page.goto(f"{address}index.html")
+        page.goto(f"{address}collectives.html#name={name}&ranks={n}&step=0")
+        page.wait_for_selector("#view tbody")
+        for step in range(len(run["messages"]) + 1):
+            for rank, row in enumerate(page.query_selector_all("#view tbody tr")):
+                holds, sends, nbytes = (cell.inner_text().split() for cell in row.query_selector_all("td"))
+                assert holds == [str(item[0]) if item else "·" for item in run["held"][rank][step]]
+                ahead = [sent for later in run["messages"][step : step + 1] for sent in later if sent[0] == rank]
+                assert sends == [word for _, dest, items, _ in ahead for word in
+                                 [*(str(chunk) for chunk, _ in items), "to", "rank", str(dest)]]  # fmt: skip
+                done = sum(sent[3] for earlier in run["messages"][:step] for sent in earlier if sent[0] == rank)
+                assert nbytes == [str(done)]
+            page.click("text=Next")
     page.close()

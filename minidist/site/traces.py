@@ -1,0 +1,174 @@
+"""What ranks send each other in a collective, and what they hold after each step: recorded while the site is built.
+
+The functions are the chapters' own, on ranks that are threads. An array has one number for each chunk, and the number
+says what it is (`recording.py`). So whatever is sent tells where it comes from, and no picture of an algorithm is drawn
+by hand.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist import colors, context_parallel, ring
+from minidist.cp.group import Group
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.mpi.comm import Comm
+from minidist.nn.attend import Span
+from minidist.site.recording import Array, Event, Item, Message, Recording, element, items, messages
+
+RANKS = range(2, 9)
+COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("persistent", "bucket", "gathered"))]
+
+
+# ---- the collectives -------------------------------------------------------------------------------------------------
+
+
+class Ran(NamedTuple):
+    """What a rank had, and what it has at the end."""
+
+    start: Array
+    end: Array
+
+
+def whole(comm: Comm) -> Array:
+    """A rank's own array: its part of every chunk."""
+    return np.array([element(chunk, comm.rank) for chunk in range(comm.size)], np.uint64)
+
+
+def reduce_scatter(comm: Comm) -> Ran:
+    return Ran(whole(comm), ring.reduce_scatter(comm, whole(comm)))
+
+
+def all_gather(comm: Comm) -> Ran:
+    own = np.array([element(comm.rank, comm.rank)], np.uint64)
+    return Ran(own, ring.all_gather(comm, own, comm.size))
+
+
+def all_reduce(comm: Comm) -> Ran:
+    return Ran(whole(comm), ring.all_reduce(comm, whole(comm)))
+
+
+def recursive_doubling(comm: Comm) -> Ran:
+    return Ran(whole(comm), ring.doubling_all_reduce(comm, whole(comm)))
+
+
+def all_to_all(comm: Comm) -> Ran:
+    rows = whole(comm)[:, None]  # of one number each
+    return Ran(rows, ring.all_to_all(comm, rows))
+
+
+def keys_and_values(comm: Comm) -> Ran:
+    """One position on each rank; its block is a key and a value."""
+    own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
+    group, at = Group(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
+    used = [block.copy() for _, block in context_parallel.around(group, own, own, at, "forward")]
+    return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own stays, and the last one is still there
+
+
+class Collective(NamedTuple):
+    """A collective of the page."""
+
+    title: str
+    text: str
+    run: Callable[[Comm], Ran]
+
+
+COLLECTIVES = {
+    "reduce-scatter": Collective(
+        "Reduce-scatter around the ring",
+        "Every rank passes a partial sum to its right neighbor, which adds its own part. Each chunk's sum ends on one"
+        " rank.",
+        reduce_scatter,
+    ),
+    "all-gather": Collective(
+        "All-gather around the ring",
+        "Every rank passes on the chunk that it received last. In the end each rank holds all chunks.",
+        all_gather,
+    ),
+    "all-reduce": Collective(
+        "All-reduce around the ring",
+        "A reduce-scatter, then an all-gather: every rank ends with the sum of all chunks.",
+        all_reduce,
+    ),
+    "recursive-doubling": Collective(
+        "All-reduce by recursive doubling",
+        "Ranks at distance 1, 2, 4 swap all that they have summed. If N is no power of two, some ranks first hand their"
+        " array to a neighbor, and get the result at the end.",
+        recursive_doubling,
+    ),
+    "all-to-all": Collective(
+        "All-to-all in pairs",
+        "Every rank has a chunk for each other rank: its number says for which. Expert parallelism sends tokens in this"
+        " way.",
+        all_to_all,
+    ),
+    "keys-and-values": Collective(
+        "The ring of keys and values",
+        "Every rank keeps its own block, a key and a value, and the other blocks pass by. So its queries meet all keys"
+        " (Ring Attention).",
+        keys_and_values,
+    ),
+}
+
+# ---- a run, recorded -------------------------------------------------------------------------------------------------
+
+
+def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
+    """All messages of a run on n ranks, by step, and what each rank had and has."""
+
+    def on_rank(comm: Comm) -> tuple[list[Event], Ran]:
+        recording: Any = Recording(comm)
+        ran = collective.run(recording)
+        return recording.events, ran
+
+    found = run_threads(on_rank, n, Rules())
+    return sorted(messages([events for events, _ in found])), [ran for _, ran in found]
+
+
+# ---- what a rank holds -----------------------------------------------------------------------------------------------
+
+
+def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[Item | None]]:
+    """Before the first step and after each: every item that the rank ever has, in its place, or None while it is not
+    there. What it is, is known when it is sent on, and from the result; what is not seen again has been passed on."""
+
+    def key(item: Item) -> Any:
+        return item if name == "all-to-all" else item[0]  # where nothing is summed up, source and destination
+
+    last = max((message.step for message in sent), default=0)
+    start = {key(item): item for item in items(ran.start)}
+    known = [(m.step - 1, {key(item): item for item in m.items}) for m in sent if m.source == rank]
+    known.append((last, {key(item): item for item in items(ran.end)}))
+    arrivals = [(m.step, {*map(key, m.items)}) for m in sent if m.dest == rank]
+
+    def at(place: Any, step: int) -> Item | None:
+        times = [time for time, there in arrivals if place in there]
+        until = min((time for time in times if time > step), default=last + 1)  # the next one changes it
+        found = [(time, there[place]) for time, there in known if step <= time < until and place in there]
+        if times and step < times[0]:
+            sent_before = any(time < step and place in there for time, there in known)
+            return None if sent_before else start.get(place)
+        return found[0][1] if found else None
+
+    places = sorted({*start, *(place for _, there in known for place in there)})
+    return [[at(place, step) for place in places] for step in range(last + 1)]
+
+
+def trace(name: str, n: int) -> dict[str, Any]:
+    """A run as the page plays it."""
+    sent, ran = record(COLLECTIVES[name], n)
+    steps = max(message.step for message in sent)
+    return {
+        "messages": [[list(message[1:]) for message in sent if message.step == step] for step in range(1, steps + 1)],
+        "held": [held(name, rank, sent, ran[rank]) for rank in range(n)],
+    }
+
+
+def all_traces() -> dict[str, Any]:
+    """Of every collective on every number of ranks, for the page's script."""
+    return {
+        name: {"title": one.title, "text": one.text, "ranks": {n: trace(name, n) for n in RANKS}}
+        for name, one in COLLECTIVES.items()
+    }

@@ -1,0 +1,112 @@
+"""What the fullest rank holds, and what it sends: the formulas of `minidist/plan/`."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from minidist import UsageError
+from minidist.colors import QUANTITIES
+from minidist.plan import command
+from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.memory import Held, held
+from minidist.plan.search import why_not
+from minidist.plan.show import GB, Words, memory_words, sent_along
+from minidist.site.views.html import refused, table
+
+COLORS = {**QUANTITIES, "passing": QUANTITIES["gathered"]}
+SCALE = 99.5  # percent of the width for the longest bar, or the capacity
+ROW, HIGH, TOP = 60, 28, 38  # pixels: of a stage, of its bar, and above the first one
+
+
+def view_memory(settings: Mapping[str, str]) -> str:
+    """A bar for each kind of stage, every part with its formula, and a step's traffic; or why it cannot be."""
+    try:
+        wanted, choice = asked_for(settings)
+    except UsageError as error:
+        return refused(str(error).removeprefix("--"))
+    per_host, capacity = int(settings["per_host"]), float(settings["capacity"])
+    if reason := why_not(wanted, choice, per_host):
+        return refused(reason)
+    asked = ask(wanted, choice)
+    ranks = dict(zip(asked.stages, held(asked), strict=True))
+    words = memory_words(wanted, choice)
+    return "\n".join([
+        summary(wanted, choice, ranks, capacity),
+        draw_bars(ranks, capacity),
+        memory_table(max(ranks.values(), key=lambda rank: rank.total), words),
+        traffic_table(wanted, choice, per_host),
+    ])  # fmt: skip
+
+
+def asked_for(settings: Mapping[str, str]) -> tuple[Wanted, Choice]:
+    """Raises UsageError for a model that has fewer positions than that."""
+    names = ("dp", "tp", "cp", "pp", "zero", "rows", "m", "v", "context")
+    dp, tp, cp, pp, zero, rows, m, v, context = (int(settings[name]) for name in names)
+    name, model = command.shape_of(Namespace(model=settings["model"], parameters=None, context=context))
+    schedule = "interleaved" if v > 1 else "1f1b"
+    choice = Choice(dp, tp, cp, pp, 1, schedule, v, zero, recompute=settings["recompute"], rows=rows)
+    return Wanted(name, model, dp * rows * m, context), choice
+
+
+def summary(wanted: Wanted, choice: Choice, ranks: Mapping[int, Held], capacity: float) -> str:
+    """In a line: does it fit?"""
+    most = max(rank.total for rank in ranks.values()) / GB
+    fits = "it fits" if most <= capacity else "<strong>it does not fit</strong>"
+    return (
+        f"<p>{escape(wanted.name)}, Ψ = {wanted.model.parameters():,}, on {choice.ranks:,} ranks; {wanted.batch:,}"
+        f" sequences of {wanted.context:,} tokens in a step. The fullest rank holds"
+        f" <strong>{most:.3f} GB</strong> at a time, of {capacity:g}: {fits}.</p>"
+    )
+
+
+def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
+    """For each stage that is asked about, what its ranks hold at most of each kind, one after another, and below a
+    line as long as what they hold at a time. A vertical line is the capacity. Widths are percents: a phone shows it."""
+    longest = max(capacity, *(sum(rank[:-1]) / GB for rank in ranks.values()))
+    height, shown = TOP + ROW * len(ranks), list[str]()
+
+    def bar(x: float, y: float, width: float, high: int, fill: str, told: str = "") -> str:
+        numbers = f'x="{x:.2f}%" y="{y:g}" width="{width:.2f}%" height="{high}"'
+        return f"<rect {numbers} {fill}><title>{told}</title></rect>"
+
+    for row, (stage, rank) in enumerate(ranks.items()):
+        x, y = 0.0, TOP + row * ROW
+        shown.append(f'<text x="0" y="{y - 5}">stage {stage}: {rank.total / GB:.3f} GB</text>')
+        for kind, nbytes in zip(Held._fields[:-1], rank, strict=False):
+            width = nbytes / GB / longest * SCALE
+            shown.append(bar(x, y, width, HIGH, f'fill="{COLORS[kind]}"', f"{kind}: {nbytes / GB:.3f} GB"))
+            x += width
+        shown.append(bar(0, y + HIGH + 2, rank.total / GB / longest * SCALE, 4, 'class="line"', "at a time"))
+    at = capacity / longest * SCALE
+    shown.append(f'<rect x="{at:.2f}%" y="{TOP - 4}" width="2" height="{height - TOP}" class="limit"/>')
+    anchor = "end" if at > 50 else "start"
+    shown.append(f'<text x="{at:.2f}%" y="12" text-anchor="{anchor}">capacity {capacity:g} GB</text>')
+    told = "; ".join(f"stage {stage}: {rank.total / GB:.3f} GB" for stage, rank in ranks.items())
+    return (
+        f'<figure><svg height="{height}" style="height: {height}px" role="img" aria-label="{told}">'
+        f"{''.join(shown)}</svg><figcaption>A bar: the most of each kind. These come at different moments; the dark"
+        " line below is the most at a time.</figcaption></figure>"
+    )
+
+
+def memory_table(fullest: Held, words: Mapping[str, Words]) -> str:
+    rows = [
+        [chip(kind) + escape(one.what), escape(one.formula), f"{nbytes / GB:.3f}", escape(one.source)]
+        for kind, one in words.items()
+        if (nbytes := getattr(fullest, kind))
+    ]
+    rows.append(["at a time", "", f"{fullest.total / GB:.3f}", ""])
+    return table("The fullest rank's memory", ("what", "formula", "GB", "source"), rows, "held")
+
+
+def traffic_table(wanted: Wanted, choice: Choice, per_host: int) -> str:
+    rows: Sequence[Sequence[str]] = [
+        [escape(words.what), escape(words.formula), f"{near / GB:.3f}", f"{away / GB:.3f}", escape(words.source)]
+        for words, near, away in sent_along(choice, wanted, per_host)
+    ]
+    head = ("axis", "formula", "GB in its host", "GB to others", "source")
+    return table("What the busiest rank sends in a step", head, rows, "sent") if rows else "<p>It sends nothing.</p>"
+
+
+def chip(kind: str) -> str:
+    return f'<span class="chip" style="background:{COLORS[kind]}"></span>'

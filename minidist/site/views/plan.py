@@ -1,0 +1,36 @@
+"""The planner's table."""
+
+import shlex
+from collections.abc import Mapping
+from html import escape
+
+from minidist import UsageError
+from minidist.plan import command, show
+from minidist.plan.search import best_chunks, search
+from minidist.site.views.html import refused, table
+
+
+def view_plan(settings: Mapping[str, str]) -> str:
+    """Rows that fit, the fastest first, and how many do not, by reason; or the planner's own line that says what is
+    wrong with the settings, which are its options."""
+    words = [word for name, value in settings.items() if value for word in (f"--{name}", value)]
+    told = f'<p><code class="command">python -m minidist plan {escape(shlex.join(words))}</code></p>'
+    try:
+        options = command.parser().parse_args(words)
+        wanted, cluster = command.wanted_of(options), command.cluster_of(options)
+        found = search(wanted, cluster)
+        if not found.rows:
+            raise UsageError(command.why_none(found))
+    except UsageError as error:
+        return told + refused(str(error))
+    fit, best = len(found.rows), best_chunks(found.rows)
+    rows = [show.line(i, row, wanted, options.tokens).split() for i, row in enumerate(best[: options.rows], start=1)]
+    head = show.HEAD.split() + ["days"] * bool(options.tokens)
+    left = [[f"{count:,}", escape(reason)] for reason, count in found.left_out.most_common()]
+    return "\n".join([
+        told,
+        table("", head, rows, "plan"),
+        f"<p>{fit + sum(found.left_out.values()):,} rows divide; {fit:,} of them fit.</p>",
+        table("Rows that do not fit, by reason", ("rows", "reason"), left) if left else "",
+        f"<p>{escape(show.LEGEND)} {escape(show.ASSUMED)}</p>",
+    ])  # fmt: skip

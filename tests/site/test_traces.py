@@ -1,0 +1,105 @@
+"""Recorded collectives: who sends what to whom, by the algorithms' definitions, and bytes by the formulas."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from minidist.papers import collectives as formulas
+from minidist.site import traces
+
+WIDTH = 8  # bytes of a number
+COSTS = {
+    "reduce-scatter": formulas.ring_reduce_scatter,
+    "all-gather": formulas.ring_all_gather,
+    "all-reduce": formulas.ring_all_reduce,
+    "recursive-doubling": formulas.doubling_all_reduce,
+    "all-to-all": formulas.all_to_all,
+}
+
+
+@functools.cache
+def trace(name: str, n: int) -> dict[str, Any]:
+    return traces.trace(name, n)
+
+
+def parts(*ranks: int) -> int:
+    return sum(1 << rank for rank in ranks)
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
+def test_bytes_and_steps_are_those_of_the_formula(n: int) -> None:
+    for name, formula in COSTS.items():
+        steps, cost = trace(name, n)["messages"], formula(n, n)
+        sent = [sum(nbytes for step in steps for source, _, _, nbytes in step if source == rank) for rank in range(n)]
+        assert sent == [WIDTH * elements for elements in cost.sent], name
+        assert len(steps) == cost.steps, name
+    steps = trace("keys-and-values", n)["messages"]  # a key and a value of one position, N-1 times
+    sent = [sum(nbytes for step in steps for source, _, _, nbytes in step if source == rank) for rank in range(n)]
+    assert sent == [2 * (n - 1) * WIDTH] * n
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
+def test_rings_send_what_their_definition_says(n: int) -> None:
+    """To the right neighbor; in step s of a reduce-scatter rank r sends chunk r-s, with the parts of s ranks."""
+    for step, found in enumerate(trace("reduce-scatter", n)["messages"], start=1):
+        everyone = [(r, (r - step) % n, parts(*((r - k) % n for k in range(step)))) for r in range(n)]
+        assert found == [[r, (r + 1) % n, [(chunk, of)], WIDTH] for r, chunk, of in everyone]
+    for step, found in enumerate(trace("all-gather", n)["messages"], start=1):
+        chunks = [(r - step + 1) % n for r in range(n)]
+        assert found == [[r, (r + 1) % n, [(chunk, parts(chunk))], WIDTH] for r, chunk in enumerate(chunks)]
+    for step, found in enumerate(trace("keys-and-values", n)["messages"], start=1):
+        blocks = [(r - step + 1) % n for r in range(n)]
+        assert found == [[r, (r + 1) % n, [(block, parts(block))] * 2, 2 * WIDTH] for r, block in enumerate(blocks)]
+    halves = trace("all-reduce", n)["messages"]
+    assert halves[: n - 1] == trace("reduce-scatter", n)["messages"]
+    gathered = [[[*message[:2], [(chunk, parts(*range(n))) for chunk, _ in message[2]], WIDTH] for message in step]
+                for step in trace("all-gather", n)["messages"]]  # fmt: skip
+    assert halves[n - 1 :] == gathered
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
+def test_an_all_to_all_is_in_pairs(n: int) -> None:
+    for step, found in enumerate(trace("all-to-all", n)["messages"], start=1):
+        assert found == [[r, (r + step) % n, [((r + step) % n, parts(r))], WIDTH] for r in range(n)]
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_recursive_doubling_swaps_at_distance_1_2_4(n: int) -> None:
+    for k, found in enumerate(trace("recursive-doubling", n)["messages"]):
+        for r, (source, dest, items, _) in enumerate(found):
+            assert (source, dest) == (r, r ^ (1 << k))
+            summed = parts(*(rank for rank in range(n) if rank >> k == r >> k))
+            assert items == [(chunk, summed) for chunk in range(n)]
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
+def test_in_a_step_a_rank_sends_one_message_and_receives_one(n: int) -> None:
+    for name in traces.COLLECTIVES:
+        for found in trace(name, n)["messages"]:
+            sources, dests = [message[0] for message in found], [message[1] for message in found]
+            assert len({*sources}) == len(sources) > 0
+            assert len({*dests}) == len(dests), name
+
+
+@pytest.mark.parametrize("n", traces.RANKS)
+def test_what_a_rank_holds_is_what_it_had_or_was_sent(n: int) -> None:
+    """At the end what the collective promises; and at no step a part that has not yet come."""
+    everyone = parts(*range(n))
+    for name in traces.COLLECTIVES:
+        found = trace(name, n)
+        for rank, steps in enumerate(found["held"]):
+            has = {(chunk, rank) for chunk in range(n)}  # (chunk, rank whose part it is)
+            for step, held in enumerate(steps):
+                if step:
+                    came = [m for m in found["messages"][step - 1] if m[1] == rank]
+                    has |= {(c, r) for _, _, items, _ in came for c, of in items for r in range(n) if of >> r & 1}
+                assert {(c, r) for c, of in filter(None, held) for r in range(n) if of >> r & 1} <= has, (name, step)
+            end = [item for item in steps[-1] if item]
+            promised = {
+                "reduce-scatter": [(rank, everyone)],
+                "all-gather": [(chunk, parts(chunk)) for chunk in range(n)],
+                "all-to-all": [(rank, parts(source)) for source in range(n)],
+                "keys-and-values": sorted((block, parts(block)) for block in {rank, (rank + 1) % n}),
+            }.get(name, [(chunk, everyone) for chunk in range(n)])
+            assert end == promised, (name, rank)
