@@ -1,0 +1,152 @@
+"""The grade of lesson 18: `pytest lessons/18_find_it`, or `make grade` for a table.
+
+Six bugs are drawn by the grade's seed, one of each kind, from a larger set (`minidist/bugs/systems.py`). Each part
+belongs to a check: it must alarm on the broken system, and it must not alarm on healthy ones, so that a false alarm
+costs the bug that was found. Systems run in this process's own copies of the package. Where checks run there are only
+their facts, and what the runs that were asked for have counted.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from minidist import Stopped
+from minidist.bugs.handle import Handle, why_not
+from minidist.bugs.systems import System, Systems, draw
+from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.wires import MachineFault
+
+KINDS = ("gradients", "norms", "sizes", "memory", "precision", "checkpoint")
+ASKED = tuple(f"check_{kind}" for kind in KINDS)
+HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.tensor")  # without which nothing of minidist trains
+BUDGET = 60  # ranks x steps of all checks on one system
+ROUNDS = 40  # runs that a check may ask for, one after the other
+
+Found = dict[str, list[dict[str, Any]]]
+found_before: "WeakKeyDictionary[Submission, dict[str, list[dict[str, Any]]]]" = WeakKeyDictionary()
+
+
+@cache
+def systems() -> Systems:
+    """One for all parts, and all submissions of a class: what was counted once is known."""
+    return Systems()
+
+
+def systems_of(submission: Submission, kind: str) -> list[System]:
+    """The broken one, its healthy twin, and one with hybrid sharding."""
+    drawn = draw(submission.seed)
+    hybrid = drawn["memory"][1]
+    return list(dict.fromkeys([*drawn[kind], hybrid]))
+
+
+def find(submission: Submission, kind: str) -> list[dict[str, Any]]:
+    """What the check says of each system, the broken one first."""
+    of_submission = found_before.setdefault(submission, {})
+    if kind not in of_submission:
+        of_submission[kind] = ask(submission, f"check_{kind}", systems_of(submission, kind))
+    return of_submission[kind]
+
+
+def ask(submission: Submission, function: str, of: Sequence[System]) -> list[dict[str, Any]]:
+    """Let the check run until it asks for no more."""
+    order = [int(i) for i in submission.random.permutation(len(of))]  # the broken one has no place of its own
+    known: dict[int, list[Any]] = {i: [] for i in order}
+    said: dict[int, dict[str, Any]] = {}
+    for _ in range(ROUNDS):
+        waiting = [i for i in order if i not in said]
+        cases = [
+            Case(1, f"a system with the axes {of[i].facts['axes']}", [[of[i].facts, known[i]]], {"function": function})
+            for i in waiting
+        ]
+        asked = []
+        for i, [outcome] in zip(waiting, submission.run("find", cases, [function]), strict=True):
+            if isinstance(outcome.value, dict) and "asks" in outcome.value:
+                asked.append((i, outcome.value["asks"]))
+            else:
+                said[i] = outcome.value
+        if not asked:
+            return [said[i] for i in range(len(of))]
+        for (i, request), counted in zip(asked, performed([(of[i], request) for i, request in asked]), strict=True):
+            known[i].append([request, counted])
+    lose(f"{function} asks for ever new runs: after {ROUNDS} it has said nothing. A check must do the same every time.")
+
+
+def performed(wanted: Sequence[tuple[System, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    for system, asked in wanted:
+        if why_not(Handle(system.facts, dict), asked):
+            lose("The check asks for a run past its handle.")
+    try:
+        return systems().perform(wanted)
+    except (Stopped, OSError) as error:
+        raise MachineFault(str(error)) from None
+
+
+def check_finds(submission: Submission, kind: str) -> None:
+    """That it alarms on the broken system alone."""
+    broken, *healthy = find(submission, kind)
+    number = f"(set {submission.seed})"
+    for system, verdict in zip(systems_of(submission, kind)[1:], healthy, strict=True):
+        if verdict["alarm"]:
+            facts = system.facts
+            lose(
+                f"check_{kind}: a false alarm {number}. A healthy system with the axes {shown(facts['axes'])}, a batch of"
+                f" {facts['batch']}, stage {facts['zero']} of ZeRO among at most {facts['shards']} ranks: it said"
+                f" {verdict['said'] or 'nothing'!r}."
+            )
+    if not broken["alarm"]:
+        facts = systems_of(submission, kind)[0].facts
+        lose(
+            f"check_{kind}: it did not find the bug {number}. The broken system has the axes {shown(facts['axes'])}, trains"
+            f" in {facts['precision']} at stage {facts['zero']} of ZeRO; the check cost {broken['cost']}."
+        )
+
+
+def shown(axes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{axis}: {' or '.join(map(str, sizes))}" for axis, sizes in axes.items())
+
+
+@pytest.mark.points(3, "check_gradients: wrong gradients on several ranks")
+def test_gradients(submission: Submission) -> None:
+    check_finds(submission, "gradients")
+
+
+@pytest.mark.points(3, "check_norms: a wrong norm of right gradients")
+def test_norms(submission: Submission) -> None:
+    check_finds(submission, "norms")
+
+
+@pytest.mark.points(3, "check_sizes: wrong at sizes that few tests have")
+def test_sizes(submission: Submission) -> None:
+    check_finds(submission, "sizes")
+
+
+@pytest.mark.points(3, "check_memory: ZeRO that does not divide")
+def test_memory(submission: Submission) -> None:
+    check_finds(submission, "memory")
+
+
+@pytest.mark.points(3, "check_precision: wrong in two bytes alone")
+def test_precision(submission: Submission) -> None:
+    check_finds(submission, "precision")
+
+
+@pytest.mark.points(3, "check_checkpoint: wrong after a resume")
+def test_checkpoint(submission: Submission) -> None:
+    check_finds(submission, "checkpoint")
+
+
+@pytest.mark.points(2, f"all checks together cost no more than {BUDGET}")
+def test_budget(submission: Submission) -> None:
+    """Of each check the dearest system counts. A check that finds nothing is cheap, so most must find their bug."""
+    costs = {kind: max(verdict["cost"] for verdict in find(submission, kind)) for kind in KINDS}
+    right = sum(find(submission, kind)[0]["alarm"] for kind in KINDS)
+    if right < len(KINDS) / 2:
+        lose(f"The checks find {right} of {len(KINDS)} bugs; that it costs little is worth something from three on.")
+    if sum(costs.values()) > BUDGET:
+        said = ", ".join(f"check_{kind} {cost}" for kind, cost in costs.items())
+        lose(f"The checks cost {sum(costs.values())} ranks x steps on one system, and {BUDGET} would do: {said}.")
