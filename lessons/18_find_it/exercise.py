@@ -48,7 +48,8 @@ def check_memory(run: Handle) -> None:
 def check_precision(run: Handle) -> None:
     """In float64 all is right. In the precision in which users train, it is not: by far, or on some rank.
 
-    Without any bug, losses differ by a few percent: two bytes round, and a step whose gradients overflow is skipped."""
+    Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. In a system
+    of this lesson, that is so for each of the first few steps."""
     raise NotImplementedError
 
 

@@ -6,13 +6,13 @@ costs the bug that was found. Systems run in this process's own copies of the pa
 their facts, and what the runs that were asked for have counted.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pytest
 
 from minidist import Stopped
@@ -27,7 +27,6 @@ HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.tensor")  # without which not
 BUDGET = 60  # ranks x steps of all checks on one system
 ROUNDS = 40  # runs that a check may ask for, one after the other
 
-Found = dict[str, list[dict[str, Any]]]
 found_before: "WeakKeyDictionary[Submission, dict[str, list[dict[str, Any]]]]" = WeakKeyDictionary()
 
 
@@ -150,3 +149,84 @@ def test_budget(submission: Submission) -> None:
     if sum(costs.values()) > BUDGET:
         said = ", ".join(f"check_{kind} {cost}" for kind, cost in costs.items())
         lose(f"The checks cost {sum(costs.values())} ranks x steps on one system, and {BUDGET} would do: {said}.")
+
+
+# ---- the notebook's gaps, which earn no points: check("distance") runs these -----------------------------------------
+
+
+def answers_of(submission: Submission, function: str, inputs: Sequence[Sequence[Any]]) -> list[Any]:
+    """What the gap's function returned for each list of arguments."""
+    cases = [Case(1, function, [list(each)], {"function": function}) for each in inputs]
+    return [outcome.value for [outcome] in submission.run("gap", cases, [function])]
+
+
+def check_answers(submission: Submission, function: str, asked: Mapping[str, tuple[Sequence[Any], Any]]) -> None:
+    """asked: by what a case is about, the arguments and the value that is wanted."""
+    found = answers_of(submission, function, [arguments for arguments, _ in asked.values()])
+    for (what, (_, wanted)), value in zip(asked.items(), found, strict=True):
+        if isinstance(wanted, float):
+            is_right = isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-12)
+        else:
+            is_right = type(value) is type(wanted) and value == wanted
+        if not is_right:
+            lose(f"{function}, {what}: it returned {value}; {wanted} is wanted.")
+
+
+def check_distance(submission: Submission) -> None:
+    y = submission.random.standard_normal(6)
+    asked = {
+        "of equal arrays": ([y, y], 0.0),
+        "of x = 3y": ([3 * y, y], 2.0),
+        "of x = 0": ([0 * y, y], 1.0),
+        "of y = 0, and x = (3, 4)": ([np.array([3.0, 4.0]), np.zeros(2)], 5.0),
+        "of (0, 1) and (1, 0)": ([np.array([0.0, 1.0]), np.array([1.0, 0.0])], math.sqrt(2)),
+    }
+    check_answers(submission, "distance", asked)
+
+
+def check_first_difference(submission: Submission) -> None:
+    right = [4.0, 3.0, 2.0, 1.0]
+    asked = {
+        "of equal losses": ([right, right, 1e-9], 0),
+        "where the third differs": ([[4.0, 3.0, 2.1, 1.1], right, 1e-3], 3),
+        "where the third is smaller": ([[4.0, 3.0, 1.9, 1.0], right, 1e-3], 3),
+        "within the tolerance": ([[4.0, 3.0, 2.1, 1.1], right, 0.2], 0),
+        "where the second is nan": ([[4.0, math.nan, 2.0, 1.0], right, 1e-3], 2),
+        "of a difference of 0.01 at 4": ([[4.01, 3.0, 2.0, 1.0], right, 5e-3], 0),
+    }
+    check_answers(submission, "first_difference", asked)
+
+
+def check_factor(submission: Submission) -> None:
+    y = submission.random.standard_normal(6)
+    one_off = 2 * y
+    one_off[3] += 1e-3
+    asked = {
+        "of equal arrays": ([y, y], 1.0),
+        "of x = 2y": ([2 * y, y], 2.0),
+        "of x = -y/3": ([-y / 3, y], -1 / 3),
+        "where an entry of y is 0": ([np.array([4.0, 0.0]), np.array([1.0, 0.0])], 4.0),
+        "where one entry of 2y is off": ([one_off, y], 0.0),
+    }
+    check_answers(submission, "factor", asked)
+
+
+def check_unequal_copies(submission: Submission) -> None:
+    a, b = submission.random.standard_normal((2, 4))
+    near = a + 1e-15
+    asked = {
+        "of equal copies": ([[{"a": a, "b": b}, {"a": a.copy(), "b": b}]], list[str]()),
+        "where a differs on rank 2": ([[{"a": a, "b": b}, {"a": a, "b": b}, {"a": b, "b": b}]], ["a"]),
+        "where a differs in its last bit": ([[{"a": a}, {"a": near}]], ["a"]),
+        "where rank 1 does not hold a": ([[{"a": a, "b": b}, {"b": a}]], ["b"]),
+    }
+    check_answers(submission, "unequal_copies", asked)
+
+
+GAPS: dict[str, Callable[[Submission], None]] = {
+    "distance": check_distance,
+    "first_difference": check_first_difference,
+    "factor": check_factor,
+    "unequal_copies": check_unequal_copies,
+}
+PARTS = {f"check_{kind}": globals()[f"test_{kind}"] for kind in KINDS}

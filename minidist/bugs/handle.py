@@ -113,7 +113,9 @@ def why_not(system: Any, asked: Mapping[str, Any]) -> str:
     if asked["optimizer"] not in OPTIMIZERS or asked["precision"] not in ("fp64", system.precision):
         return f"the optimizer is one of {OPTIMIZERS}, and the precision one of {('fp64', system.precision)}"
     if batch % layout.get("micro", 1) or batch < layout.get("micro", 1) * layout[system.axis]:
-        return f"a batch of {batch} cannot be divided into {layout.get('micro', 1)} micro-batches with a row for each rank"
+        return (
+            f"a batch of {batch} cannot be divided into {layout.get('micro', 1)} micro-batches with a row for each rank"
+        )
     if asked["resume_at"] >= asked["steps"]:
         return f"resume_at = {asked['resume_at']}: a run of {asked['steps']} steps has no step after it"
     return ""

@@ -41,11 +41,11 @@ def check_memory(run: Handle) -> None:
 
 
 def check_precision(run: Handle) -> None:
-    how = {"optimizer": "sgd", "steps": 5}
-    exact, stored = run({run.axis: 2}, **how), run({run.axis: 2}, precision=run.precision, **how)
+    how = {"optimizer": "sgd", "steps": 8}
+    exact, stored = run(**how), run({run.axis: 2}, precision=run.precision, **how)
     assert len(set(stored.scales)) == 1, f"ranks have the scales {stored.scales}"
-    off = abs(stored.losses[-1] / exact.losses[-1] - 1)
-    assert off <= 0.15, f"the loss is off by {off:.2g}"  # steps whose gradients overflow are skipped
+    falls = [result.losses[0] - result.losses[-1] for result in (exact, stored)]
+    assert falls[1] > 0.2 * falls[0], f"the loss falls by {falls[1]:.2g}, and by {falls[0]:.2g} in float64"
 
 
 def check_checkpoint(run: Handle) -> None:
