@@ -1,23 +1,23 @@
 """Exercise 18: find it. Six checks, each as small as it can be: it fails on a broken system and passes on healthy ones.
 
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
-system that trains a small GPT. It must raise AssertionError, as `assert` does, if the system has a bug of the kind
-named, and return otherwise. How big a bug is, and where, changes from grade to grade. Each check is called with a broken
-system, and with healthy ones: other seeds, odd batches, states that are divided in a way of their own.
+system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
+does; otherwise it returns. The bugs are drawn from a larger set. Each check meets a broken system and healthy ones:
+other seeds, odd batches, states that are divided in a way of their own.
 
-    run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: ranks along the system's axis, and micro-batches, if it has any
-    run.axis        "tp": dp, tp, cp, ep (experts) or pp (stages)
+    run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
+    run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
     run.batch       sequences in a step, if you name no other number
     run.precision   in which its users train; each system also trains in "fp64"
     run.zero        ZeRO's stage, or 0; run.shards: states are divided among this many ranks at most
     run.clip        the largest norm of a gradient, or 0
 
-    run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments it
-    is one step of AdamW in float64 on one rank; layout is a dict, {"tp": 2, "micro": 4}. See `Handle` for each of them.
-    The result has losses, gradients, norms, bytes, memory, parameters and scales (`Result`).
+    run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments
+    it is one step of AdamW in float64 on one rank. layout is a dict, {"tp": 2, "micro": 4}. The docstring of `Handle`
+    has all arguments. The result has losses, gradients, norms, bytes, memory, parameters and scales (see `Result`).
 
-A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost no more
-than 60 in total, on any one system.
+A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
+most 60 in total, each on its dearest system.
 """
 
 from minidist.bugs.handle import Handle

@@ -7,7 +7,7 @@ import numpy as np
 
 from minidist.bugs import command
 from minidist.bugs.checks import CHECKS
-from minidist.bugs.handle import Handle, Result
+from minidist.bugs.handle import Handle
 from minidist.bugs.systems import Systems, read_bugs, system_of
 
 Array = np.ndarray
@@ -22,7 +22,7 @@ def distance(x: Array, y: Array) -> float:
 
 
 def first_difference(losses: Sequence[float], right: Sequence[float], tolerance: float) -> int:
-    for step, (x, y) in enumerate(zip(losses, right), start=1):
+    for step, (x, y) in enumerate(zip(losses, right, strict=True), start=1):
         if not abs(x / y - 1) <= tolerance:
             return step
     return 0

@@ -36,7 +36,7 @@ def draw_losses(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str)
 def draw_table(table: Mapping[str, Collection[str]], checks: Sequence[str], title: str) -> None:
     """Bugs as rows, checks as columns: a dot where the check notices the bug."""
     fig, ax = plt.subplots(figsize=(9.6, 0.26 * len(table) + 1.2))
-    for row, (name, noticing) in enumerate(table.items()):
+    for row, noticing in enumerate(table.values()):
         for column, check in enumerate(checks):
             ax.scatter(column, row, s=90, color=GREEN if check in noticing else LIGHT, edgecolor=GREY, lw=0.5)
     sums = [sum(check in noticing for noticing in table.values()) for check in checks]

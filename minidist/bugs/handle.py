@@ -83,10 +83,10 @@ class Handle:
 
         Raises ValueError if there is no such run, and RunFailed if the system ends with an error.
         """
-        asked = {name: int(value) for name, value in locals().items() if name in ("seed", "steps", "resume_at")}
         whole = {axis: int((layout or {}).get(axis, sizes[0])) for axis, sizes in self.axes.items()}
-        asked |= {"layout": whole, "optimizer": optimizer, "precision": precision, "own_rows": bool(own_rows)}
-        asked["batch"] = int(batch) or self.batch
+        asked: dict[str, Any] = {"layout": whole, "optimizer": optimizer, "precision": precision}
+        asked |= {"seed": int(seed), "steps": int(steps), "batch": int(batch) or self.batch}
+        asked |= {"own_rows": bool(own_rows), "resume_at": int(resume_at)}
         if unknown := set(layout or {}) - set(self.axes):
             raise ValueError(f"this system has no axis {unknown.pop()!r}; it has {self.axes}")
         if wrong := why_not(self, asked):

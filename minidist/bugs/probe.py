@@ -1,7 +1,7 @@
 """Trains what it is asked to, on ranks that are threads, and prints what it counted: runs in a copy of the package.
 
-`minidist/bugs/checks.py` and `systems.py` start it. Each line of standard input has a list of runs (the fields of `Run`);
-a line of standard output answers with a list of what was counted, in the same order.
+`minidist/bugs/checks.py` and `systems.py` start it. Each line of standard input has a list of runs (the fields of
+`Run`); a line of standard output answers with a list of what was counted, in the same order.
 """
 
 import json

@@ -1,6 +1,7 @@
 """A right answer to exercise 18."""
 
 import numpy as np
+
 from minidist.bugs.handle import Handle, Result
 
 EXACT = 1e-9
@@ -41,8 +42,8 @@ def check_memory(run: Handle) -> None:
 
 
 def check_precision(run: Handle) -> None:
-    how = {"optimizer": "sgd", "steps": 8}
-    exact, stored = run(**how), run({run.axis: 2}, precision=run.precision, **how)
+    exact = run(optimizer="sgd", steps=8)
+    stored = run({run.axis: 2}, precision=run.precision, optimizer="sgd", steps=8)
     assert len(set(stored.scales)) == 1, f"ranks have the scales {stored.scales}"
     falls = [result.losses[0] - result.losses[-1] for result in (exact, stored)]
     assert falls[1] > 0.2 * falls[0], f"the loss falls by {falls[1]:.2g}, and by {falls[0]:.2g} in float64"
