@@ -3,8 +3,8 @@
     reference, parallel = run(), run({"dp": 2})                 # one rank, two ranks; one step in float64
     assert np.allclose(parallel.losses, reference.losses, rtol=1e-9)
 
-`Handle` knows nothing of minidist: whoever makes it says how a run is answered. In a grade that is a table, and the
-process that grades makes the runs.
+`Handle` knows nothing of minidist: it gets a function that answers. In a grade, this function looks into a table of
+runs, which the grader has made.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,11 +37,11 @@ class Result(NamedTuple):
 class Handle:
     """A system of which a check knows what stands here, and what its runs count.
 
-    axes: the numbers of ranks that the system can put along its axis, and its numbers of micro-batches
-    batch: sequences in a step, if a run names no other number
-    precision: in which its users train; every system also trains in "fp64"
-    zero: ZeRO's stage, or 0; shards: among how many ranks it divides states at most
-    clip: the largest norm of a gradient, or 0
+    axes: the numbers of ranks along its axis; if they can be chosen, the numbers of micro-batches.
+    batch: sequences in a step, if a run names no other number.
+    precision: in which its users train. Every system also trains in "fp64".
+    zero: ZeRO's stage, or 0. shards: states are divided among this many ranks at most.
+    clip: the largest norm of a gradient, or 0.
     """
 
     axes: dict[str, tuple[int, ...]]
@@ -77,9 +77,11 @@ class Handle:
         own_rows: bool = False,
         resume_at: int = 0,
     ) -> Result:
-        """Train. Axes that the layout does not name have one rank, and "micro" its first number. batch: 0 is the
-        system's own. own_rows: each rank's rows are drawn with a seed of its own. resume_at: after this many steps the
-        run saves a checkpoint, forgets everything, and loads it; 0 is never.
+        """Train. An axis that the layout does not name has its first number.
+
+        batch: 0 is the system's own.
+        own_rows: each rank's rows are drawn with a seed of its own.
+        resume_at: after this many steps the run saves a checkpoint, forgets everything, and loads it. 0 is never.
 
         Raises ValueError if there is no such run, and RunFailed if the system ends with an error.
         """
