@@ -52,11 +52,14 @@ def test_ten_sets_are_drawn_by_their_seed_from_all_bugs() -> None:
     for kind, names in KINDS.items():
         assert {drawn[kind][0].name for drawn in sets} == set(names)
         for drawn in sets:
-            broken, healthy = drawn[kind]
+            broken, healthy, _ = drawn[kind]
+            assert {**broken.facts, "batch": 0} == {**healthy.facts, "batch": 0}  # so facts tell nothing
             changes = {bug.name: bug.change for bug in read_bugs().values()}
             assert set(changes[broken.name]) <= set(broken.edits)
             assert not any(edit in healthy.edits for change in changes.values() for edit in change)
-    healthy_ones = [healthy for drawn in sets for _, healthy in drawn.values()]
+        of_broken, of_healthy = ({drawn[kind][which].batch for drawn in sets} for which in (0, 1))
+        assert of_broken == of_healthy
+    healthy_ones = [healthy for drawn in sets for _, *both in drawn.values() for healthy in both]
     assert len({system.seed for system in healthy_ones}) > 200
     assert {system.batch % 2 for system in healthy_ones} == {0, 1}
     assert any(system.shards for system in healthy_ones)
