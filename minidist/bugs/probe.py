@@ -1,7 +1,7 @@
 """Trains what it is asked to, on ranks that are threads, and prints what it counted: runs in a copy of the package.
 
-`minidist/bugs/checks.py` starts it. Standard input has a list of runs (the fields of `Run`); standard output has a list
-of what was counted, in the same order.
+`minidist/bugs/checks.py` and `systems.py` start it. Each line of standard input has a list of runs (the fields of
+`Run`); a line of standard output answers with a list of what was counted, in the same order.
 """
 
 import json
@@ -35,11 +35,12 @@ class Run:
     ranks: int = 1
     own_rows: bool = False  # each of `ranks` shares of a batch is drawn with a seed of its own
     resume_at: int = 0  # after this many steps, save a checkpoint, forget everything, and load it; 0: never
+    parameters: bool = False  # whether to also tell what each rank holds at the end
 
 
 def main() -> None:
-    runs = [Run(**run) for run in json.load(sys.stdin)]
-    json.dump([count(run) for run in runs], sys.stdout)
+    for line in sys.stdin:
+        print(json.dumps([count(Run(**run)) for run in json.loads(line)]), flush=True)
 
 
 def count(run: Run) -> dict[str, Any]:
@@ -71,15 +72,19 @@ def train(run: Run, comm: Any, folder: str) -> dict[str, Any]:
         losses.append(sum(comm.all_gather_object(loss)))
     everyone = comm.all_gather_object((seen["sent"], seen["held"], seen["norm"], copies(driver.engine)))
     bytes_sent, memory, norms, alike = map(list, zip(*everyone, strict=True))
-    gradients = {name: gradient.ravel().tolist() for name, gradient in seen["gradients"].items()}
     return {
         "losses": losses,
-        "gradients": gradients,
+        "gradients": as_lists(seen["gradients"]),
         "norms": norms,
         "bytes": bytes_sent,
         "memory": memory,
         "copies": difference_of_copies(alike),
+        **({"parameters": [as_lists(of_rank) for of_rank in alike]} if run.parameters else {}),
     }
+
+
+def as_lists(named: Named) -> dict[str, list[float]]:
+    return {name: array.ravel().tolist() for name, array in named.items()}
 
 
 def start(run: Run, comm: Any) -> tuple[Job, Driver]:

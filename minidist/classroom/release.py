@@ -28,6 +28,7 @@ PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", 
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
 GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
+BUGS = ("claims/mutants/record/*.toml", "bugs/*.toml")
 READABLE = ("minidist.nn.layers",)  # what lessons hide and nobody need seal: it answers with a few lines of many
 ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
 FOLDED = re.compile(r"\s*<details>\s*<summary>\W*answer.*?</details>", re.IGNORECASE | re.DOTALL)
@@ -85,6 +86,9 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
     shutil.copytree(PACKAGE, folder / "minidist", ignore=DEBRIS)
     for mutants in (folder / "minidist" / "claims" / "mutants").rglob("*.toml"):
         mutants.unlink()  # they quote the chapters that they break
+    for bugs in BUGS:  # these do, too, and lesson 18 runs them
+        for file in (folder / "minidist").glob(bugs):
+            seal(file, ["18_find_it"])
     if (readme := lessons[0].parent / "README.md").is_file():
         (folder / "lessons").mkdir()
         shutil.copy(readme, folder / "lessons")

@@ -42,6 +42,7 @@ IN_EVERY_RUN = {
     "15": {"never_runs_again", "switch_by_switch", "asserts", "imports_the_formulas"},
     "16": {"local_mask", "shapes_alone"},
     "17": {"rank_by_rank", "imports_the_lesson"},
+    "18": {"one_norm", "last_weeks_loss"},
 }
 
 

@@ -55,7 +55,8 @@ def test_no_file_of_the_edition_has_an_answer(edition):
     for text in (*[file.read_text() for file in ANSWERS.values()], *wrong):
         assert text.encode() not in handed_out
     assert not [file for file in edition.rglob("*") if file.name in ("tests", "mutants.py", "__pycache__", ".git")]
-    assert not list(edition.rglob("*.toml")) or [file.name for file in edition.rglob("*.toml")] == ["pyproject.toml"]
+    tables = {file.name: file.read_text() for file in edition.rglob("*.toml")}
+    assert {name for name, text in tables.items() if not text.startswith('"""Sealed: ')} == {"pyproject.toml"}
 
 
 def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
@@ -76,6 +77,24 @@ def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
     assert run.stdout.splitlines()[1] == "minidist.zero2 True"
     assert "class Attention" in (edition / "minidist" / "nn" / "layers.py").read_text()  # though lesson 10 hides it
     assert "OSError" in run.stderr.splitlines()[-1]  # of inspect: there is no text
+
+
+def test_bugs_are_made_in_sealed_chapters(edition):
+    """Which lesson 18 runs: in a copy of the edition's package, whose sealed files are readable where they change."""
+    program = (
+        "from minidist.bugs.systems import read_bugs\n"
+        "from minidist.claims.mutants import changed_copy\n"
+        "from pathlib import Path\n"
+        "bugs = read_bugs()\n"
+        "assert 'Sealed' in Path('minidist/zero3.py').read_text()\n"
+        "for name in ('whole-parameters', 'zero2-is-zero1', 'cp-wrong-backward'):\n"
+        "    with changed_copy(bugs[name].change) as folder:\n"
+        "        [(file, patch)] = bugs[name].change\n"
+        "        assert patch.changes[0][1] in Path(folder, 'minidist', file).read_text()\n"
+    )
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run([sys.executable, "-c", program], cwd=edition, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_an_assistant_is_told_to_explain(edition):

@@ -40,7 +40,7 @@ from typing import Any
 
 import minidist
 from minidist import UsageError
-from minidist.claims.mutants.patch import Patch, read_document, read_patches
+from minidist.claims.mutants.patch import Patch, read_document, read_patches, read_text
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
@@ -174,7 +174,7 @@ def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
         shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
         for name, patch in patches:
             file = copy / name
-            file.write_text(patch.apply(file.read_text(encoding="utf-8"), name), encoding="utf-8")
+            file.write_text(patch.apply(read_text(file), name), encoding="utf-8")
             for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
                 compiled.unlink()
         yield folder

@@ -1,0 +1,58 @@
+"""Exercise 18: find it. Six checks, each as small as it can be: it fails on a broken system and passes on healthy ones.
+
+Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
+system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
+does; otherwise it returns. The bugs are drawn from a larger set. Each check meets a broken system and healthy ones:
+other seeds, odd batches, states that are divided in a way of their own.
+
+    run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
+    run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
+    run.batch       sequences in a step, if you name no other number
+    run.precision   in which its users train; each system also trains in "fp64"
+    run.zero        ZeRO's stage, or 0; run.shards: states are divided among this many ranks at most
+    run.clip        the largest norm of a gradient, or 0
+
+    run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments
+    it is one step of AdamW in float64 on one rank. layout is a dict, {"tp": 2, "micro": 4}. The docstring of `Handle`
+    has all arguments. The result has losses, gradients, norms, bytes, memory, parameters and scales (see `Result`).
+
+A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
+most 60 in total, each on its dearest system.
+"""
+
+from minidist.bugs.handle import Handle
+
+
+def check_gradients(run: Handle) -> None:
+    """The gradients are wrong on more ranks than one. AdamW may hide it: look before the update."""
+    raise NotImplementedError
+
+
+def check_norms(run: Handle) -> None:
+    """The gradients are right. The norm by which they are clipped is not, on some rank."""
+    raise NotImplementedError
+
+
+def check_sizes(run: Handle) -> None:
+    """Gradients are wrong, and with the batch and the number of ranks that are usual in tests they are right."""
+    raise NotImplementedError
+
+
+def check_memory(run: Handle) -> None:
+    """All results are right. ZeRO is to divide states among ranks, and one of them is not divided.
+
+    Kinds in `memory` are "optimizer" (from stage 1 on), "gradients" (from stage 2 on) and "parameters" (stage 3)."""
+    raise NotImplementedError
+
+
+def check_precision(run: Handle) -> None:
+    """In float64 all is right. In the precision in which users train, it is not: by far, or on some rank.
+
+    Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. In a system
+    of this lesson, that is so for each of the first few steps."""
+    raise NotImplementedError
+
+
+def check_checkpoint(run: Handle) -> None:
+    """All is right until a run is resumed from a checkpoint."""
+    raise NotImplementedError

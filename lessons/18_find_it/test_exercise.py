@@ -1,0 +1,227 @@
+"""The grade of lesson 18: `pytest lessons/18_find_it`, or `make grade` for a table.
+
+Six bugs are drawn by the grade's seed, one of each kind, from a larger set (`minidist/bugs/systems.py`). Each part
+belongs to a check: it must alarm on the broken system, and it must not alarm on healthy ones, so that a false alarm
+costs the bug that was found. Systems run in this process's own copies of the package. Where checks run there are only
+their facts, and what the runs that were asked for have counted.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pytest
+
+from minidist import Stopped
+from minidist.bugs.handle import Handle, why_not
+from minidist.bugs.systems import System, Systems, draw
+from minidist.classroom.checks import is_right
+from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.wires import MachineFault
+
+KINDS = ("gradients", "norms", "sizes", "memory", "precision", "checkpoint")
+ASKED = tuple(f"check_{kind}" for kind in KINDS)
+HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.tensor")  # without which nothing of minidist trains
+BUDGET = 60  # ranks x steps of all checks on one system
+ROUNDS = 40  # runs that a check may ask for, one after the other
+
+found_before: "WeakKeyDictionary[Submission, dict[str, list[dict[str, Any]]]]" = WeakKeyDictionary()
+
+
+@cache
+def systems() -> Systems:
+    """One for all parts, and all submissions of a class: what was counted once is known."""
+    return Systems()
+
+
+def systems_of(submission: Submission, kind: str) -> tuple[System, ...]:
+    """The broken one, its healthy twin, and one with hybrid sharding."""
+    return draw(submission.seed)[kind]
+
+
+def find(submission: Submission, kind: str) -> list[dict[str, Any]]:
+    """What the check says of each system, the broken one first."""
+    of_submission = found_before.setdefault(submission, {})
+    if kind not in of_submission:
+        of_submission[kind] = ask(submission, f"check_{kind}", systems_of(submission, kind))
+    return of_submission[kind]
+
+
+def ask(submission: Submission, function: str, of: Sequence[System]) -> list[dict[str, Any]]:
+    """Let the check run until it asks for no more."""
+    order = [int(i) for i in submission.random.permutation(len(of))]  # the broken one has no place of its own
+    known: dict[int, list[Any]] = {i: [] for i in order}
+    said: dict[int, dict[str, Any]] = {}
+    for _ in range(ROUNDS):
+        waiting = [i for i in order if i not in said]
+        cases = [
+            Case(1, f"a system with the axes {of[i].facts['axes']}", [[of[i].facts, known[i]]], {"function": function})
+            for i in waiting
+        ]
+        asked = []
+        for i, [outcome] in zip(waiting, submission.run("find", cases, [function]), strict=True):
+            if isinstance(outcome.value, dict) and "asks" in outcome.value:
+                asked.append((i, outcome.value["asks"]))
+            else:
+                said[i] = outcome.value
+        if not asked:
+            return [said[i] for i in range(len(of))]
+        for (i, request), counted in zip(asked, performed([(of[i], request) for i, request in asked]), strict=True):
+            known[i].append([request, counted])
+    lose(f"{function} asks for ever new runs: after {ROUNDS} it has said nothing. A check must do the same every time.")
+
+
+def performed(wanted: Sequence[tuple[System, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    for system, asked in wanted:
+        if why_not(Handle(system.facts, dict), asked):
+            lose("The check asks for a run past its handle.")
+    try:
+        return systems().perform(wanted)
+    except (Stopped, OSError) as error:
+        raise MachineFault(str(error)) from None
+
+
+def check_finds(submission: Submission, kind: str) -> None:
+    """That it alarms on the broken system alone."""
+    broken, *healthy = find(submission, kind)
+    where = f"(set {submission.seed}, drawn by the seed)"
+    for system, verdict in zip(systems_of(submission, kind)[1:], healthy, strict=True):
+        if verdict["alarm"]:
+            lose(f"check_{kind}: a false alarm {where}, on {words(system)}. It said {verdict['said'] or 'nothing'!r}.")
+    if not broken["alarm"]:
+        system = systems_of(submission, kind)[0]
+        lose(f"check_{kind}: it did not find the bug {where} of {words(system)}; it cost {broken['cost']}.")
+
+
+def words(system: System) -> str:
+    """What a check can know of a system."""
+    facts = system.facts
+    axes = ", ".join(f"{axis}: {' or '.join(map(str, sizes))}" for axis, sizes in facts["axes"].items())
+    stage = f"stage {facts['zero']} of ZeRO among at most {facts['shards']} ranks, " if facts["zero"] else ""
+    return f"a system with {axes}, {stage}{facts['precision']}, a batch of {facts['batch']}"
+
+
+@pytest.mark.points(3, "check_gradients: wrong gradients on several ranks")
+def test_gradients(submission: Submission) -> None:
+    check_finds(submission, "gradients")
+
+
+@pytest.mark.points(3, "check_norms: a wrong norm of right gradients")
+def test_norms(submission: Submission) -> None:
+    check_finds(submission, "norms")
+
+
+@pytest.mark.points(3, "check_sizes: wrong at sizes that few tests have")
+def test_sizes(submission: Submission) -> None:
+    check_finds(submission, "sizes")
+
+
+@pytest.mark.points(3, "check_memory: ZeRO that does not divide")
+def test_memory(submission: Submission) -> None:
+    check_finds(submission, "memory")
+
+
+@pytest.mark.points(3, "check_precision: wrong in two bytes alone")
+def test_precision(submission: Submission) -> None:
+    check_finds(submission, "precision")
+
+
+@pytest.mark.points(3, "check_checkpoint: wrong after a resume")
+def test_checkpoint(submission: Submission) -> None:
+    check_finds(submission, "checkpoint")
+
+
+@pytest.mark.points(2, f"all checks together cost no more than {BUDGET}")
+def test_budget(submission: Submission) -> None:
+    """Of each check the dearest system counts. A check that finds nothing is cheap, so most must find their bug."""
+    costs = {kind: max(verdict["cost"] for verdict in find(submission, kind)) for kind in KINDS}
+    right = sum(is_right(check_finds, submission, kind) for kind in KINDS)
+    if right < len(KINDS) / 2:
+        lose(f"The checks find {right} of {len(KINDS)} bugs; that it costs little is worth something from three on.")
+    if sum(costs.values()) > BUDGET:
+        said = ", ".join(f"check_{kind} {cost}" for kind, cost in costs.items())
+        lose(f"The checks cost {sum(costs.values())} ranks x steps on one system, and {BUDGET} would do: {said}.")
+
+
+# ---- the notebook's gaps, which earn no points: check("distance") runs these -----------------------------------------
+
+
+def answers_of(submission: Submission, function: str, inputs: Sequence[Sequence[Any]]) -> list[Any]:
+    """What the gap's function returned for each list of arguments."""
+    cases = [Case(1, function, [list(each)], {"function": function}) for each in inputs]
+    return [outcome.value for [outcome] in submission.run("gap", cases, [function])]
+
+
+def check_answers(submission: Submission, function: str, asked: Mapping[str, tuple[Sequence[Any], Any]]) -> None:
+    """asked: by what a case is about, the arguments and the value that is wanted."""
+    found = answers_of(submission, function, [arguments for arguments, _ in asked.values()])
+    for (what, (_, wanted)), value in zip(asked.items(), found, strict=True):
+        if isinstance(wanted, float):
+            is_right = isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-12)
+        else:
+            is_right = type(value) is type(wanted) and value == wanted
+        if not is_right:
+            lose(f"{function}, {what}: it returned {value}; {wanted} is wanted.")
+
+
+def check_distance(submission: Submission) -> None:
+    y = submission.random.standard_normal(6)
+    asked = {
+        "of equal arrays": ([y, y], 0.0),
+        "of x = 3y": ([3 * y, y], 2.0),
+        "of x = 0": ([0 * y, y], 1.0),
+        "of y = 0, and x = (3, 4)": ([np.array([3.0, 4.0]), np.zeros(2)], 5.0),
+        "of (0, 1) and (1, 0)": ([np.array([0.0, 1.0]), np.array([1.0, 0.0])], math.sqrt(2)),
+    }
+    check_answers(submission, "distance", asked)
+
+
+def check_first_difference(submission: Submission) -> None:
+    right = [4.0, 3.0, 2.0, 1.0]
+    asked = {
+        "of equal losses": ([right, right, 1e-9], 0),
+        "where the third differs": ([[4.0, 3.0, 2.1, 1.1], right, 1e-3], 3),
+        "where the third is smaller": ([[4.0, 3.0, 1.9, 1.0], right, 1e-3], 3),
+        "within the tolerance": ([[4.0, 3.0, 2.1, 1.1], right, 0.2], 0),
+        "where the second is nan": ([[4.0, math.nan, 2.0, 1.0], right, 1e-3], 2),
+        "of a difference of 0.01 at 4": ([[4.01, 3.0, 2.0, 1.0], right, 5e-3], 0),
+    }
+    check_answers(submission, "first_difference", asked)
+
+
+def check_factor(submission: Submission) -> None:
+    y = submission.random.standard_normal(6)
+    one_off = 2 * y
+    one_off[3] += 1e-3
+    asked = {
+        "of equal arrays": ([y, y], 1.0),
+        "of x = 2y": ([2 * y, y], 2.0),
+        "of x = -y/3": ([-y / 3, y], -1 / 3),
+        "where an entry of y is 0": ([np.array([4.0, 0.0]), np.array([1.0, 0.0])], 4.0),
+        "where one entry of 2y is off": ([one_off, y], 0.0),
+    }
+    check_answers(submission, "factor", asked)
+
+
+def check_unequal_copies(submission: Submission) -> None:
+    a, b = submission.random.standard_normal((2, 4))
+    near = a + 1e-15
+    asked = {
+        "of equal copies": ([[{"a": a, "b": b}, {"a": a.copy(), "b": b}]], list[str]()),
+        "where a differs on rank 2": ([[{"a": a, "b": b}, {"a": a, "b": b}, {"a": b, "b": b}]], ["a"]),
+        "where a differs in its last bit": ([[{"a": a}, {"a": near}]], ["a"]),
+        "where rank 1 does not hold a": ([[{"a": a, "b": b}, {"b": a}]], ["b"]),
+    }
+    check_answers(submission, "unequal_copies", asked)
+
+
+GAPS: dict[str, Callable[[Submission], None]] = {
+    "distance": check_distance,
+    "first_difference": check_first_difference,
+    "factor": check_factor,
+    "unequal_copies": check_unequal_copies,
+}
+PARTS = {f"check_{kind}": globals()[f"test_{kind}"] for kind in KINDS}

@@ -1,0 +1,203 @@
+"""Lesson 18's systems: broken ones, drawn by a seed, and healthy ones next to them; and the runs that checks ask for.
+
+A system is a program of minidist, in a copy of the package with the changes of a bug, or without. It answers requests
+(`handle.py`) by training on ranks that are threads, in a process that stays until all is done: `probe.py`. What it has
+answered once, it knows.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidist import Stopped
+from minidist.bugs import record
+from minidist.bugs.checks import MODEL, SGD
+from minidist.bugs.probe import Run
+from minidist.bugs.record import Bug, Edit
+from minidist.claims.mutants import changed_copy, python_in
+from minidist.claims.mutants.patch import read_document
+
+OURS = Path(__file__).with_name("ours.toml")
+AXES = {"tensor_parallel": "tp", "context_parallel": "cp", "expert_parallel": "ep", "pipeline": "pp"}  # others: dp
+KINDS: dict[str, tuple[str, ...]] = {  # what shows a bug -> the bugs of which one is drawn
+    "gradients": (
+        *("experts-times-ep", "cp-wrong-backward", "replica-not-summed", "local-label-smoothing", "gathered-logits"),
+        *("dropout-per-rank", "same-dropout-mask", "one-receive-buffer", "order-of-readiness"),
+    ),
+    "norms": ("replica-counted-twice", "norm-without-experts", "norm-per-group"),
+    "sizes": ("bucket-never-flushed", "local-token-mean"),  # of layouts and batches
+    "memory": ("zero2-is-zero1", "whole-optimizer-state", "whole-parameters"),
+    "precision": ("scale-on-one-stage", "norm-times-scale"),
+    "checkpoint": ("moment-not-loaded", "updates-not-loaded"),
+}
+SALT = 392  # another one gives each seed another set
+SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A program to be checked. Its facts are all that a check is told."""
+
+    name: str
+    chapter: str
+    options: str
+    layout: str  # options, with {n} for the ranks along the axis, {m} for micro-batches and {host} for ranks per host
+    axes: tuple[tuple[str, tuple[int, ...]], ...]
+    seed: int
+    batch: int = 8
+    precision: str = "fp32"
+    zero: int = 0
+    shards: int = 0  # 0: among all
+    clip: float = 1.0
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        shards = self.shards or max(self.axes[0][1])
+        told = {name: getattr(self, name) for name in ("batch", "precision", "zero", "clip")}
+        return told | {"axes": {axis: list(sizes) for axis, sizes in self.axes}, "shards": shards}
+
+    def run(self, asked: Mapping[str, Any]) -> Run:
+        """The run that answers a request."""
+        n, m = asked["layout"][self.axes[0][0]], asked["layout"].get("micro", 1)
+        options = [MODEL, self.options, self.layout.format(n=n, m=m, host=min(n, self.shards))]
+        options += [f"--precision {asked['precision']}", f"--steps {asked['steps']}", f"--batch {asked['batch']}"]
+        options += [SGD + f" --clip {self.clip}"] if asked["optimizer"] == "sgd" else []
+        options += [f"--seed {self.seed + asked['seed']}"]
+        return Run(self.chapter, " ".join(options), n, asked["own_rows"], asked["resume_at"], parameters=True)
+
+
+# ---- which ones ------------------------------------------------------------------------------------------------------
+
+
+def read_bugs() -> dict[str, Bug]:
+    """The bugs of record and our own, by name."""
+    return record.read_all() | {bug.name: bug for bug in record.read(read_document(OURS))}
+
+
+def system_of(bug: Bug, seed: int, broken: bool = True) -> System:
+    """The program that has this bug; or the healthy one that the bug was made of."""
+    words = bug.options.split()
+    axis, dropout = AXES.get(bug.chapter, "dp"), "--dropout" in words
+    micro_option = "--micro-batches" if bug.chapter == "pipeline" else "--accumulate"
+    layout = bug.layout.replace("--ep 2", "--ep {n}").replace("--micro-batches 4", "")
+    micro = (4, 2, 1) if bug.chapter == "pipeline" else (1, 2, 4)  # of dropout, masks depend on it
+    return System(
+        name=bug.name,
+        chapter=bug.chapter,
+        options=bug.options.replace("--batch 9", ""),
+        layout=layout if dropout else f"{layout} {micro_option} {{m}}",
+        axes=((axis, (1, 2, 3) if axis == "dp" else (1, 2)), *([] if dropout else [("micro", micro)])),
+        seed=seed,
+        precision=bug.precision,
+        zero=int(bug.chapter[-1]) if bug.chapter.startswith("zero") else 0,
+        clip=float(words[words.index("--clip") + 1]) if "--clip" in words else 1.0,
+        edits=(*bug.given, *(bug.change if broken else ())),
+    )
+
+
+def hybrid_system(seed: int) -> System:
+    """A healthy one: ZeRO-3 in hosts of two ranks, which hold copies of each other's states."""
+    sizes = (("dp", (1, 2, 4)), ("micro", (1, 2)))
+    layout = "--dp {n} --pp 1 --tp 1 --zero 3 --ranks-per-host {host} --micro-batches {m}"
+    return System(
+        name="hybrid", chapter="parallel3d", options="", layout=layout, axes=sizes, seed=seed, zero=3, shards=2
+    )
+
+
+def draw(seed: int) -> dict[str, tuple[System, System, System]]:
+    """Of each kind a broken system, and two healthy ones. A seed always draws the same.
+
+    The first healthy one is the program that the bug was made of: what a check is told tells it nothing, because the
+    batches of both are drawn alike.
+    """
+    random, bugs, drawn = np.random.default_rng([SALT, seed]), read_bugs(), {}
+    hybrid = replace(hybrid_system(int(random.integers(1, 10**6))), batch=int(random.choice((7, 9, 11))))
+    for kind, names in KINDS.items():
+        bug = bugs[str(random.choice(names))]
+        batches = (8, 12) if bug.chapter == "pipeline" else (8, 10, 12) if kind == "sizes" else (7, 8, 9, 10, 11)
+        broken, healthy = (
+            replace(system_of(bug, int(random.integers(1, 10**6)), is_broken), batch=int(random.choice(batches)))
+            for is_broken in (True, False)
+        )
+        drawn[kind] = broken, healthy, hybrid
+    return drawn
+
+
+# ---- their runs ------------------------------------------------------------------------------------------------------
+
+
+class Systems:
+    """Performs runs, in one process for each changed copy of the package, and remembers what they counted."""
+
+    def __init__(self) -> None:
+        self.opened = ExitStack()
+        self.processes: dict[tuple[Edit, ...], subprocess.Popen[str]] = {}
+        self.known: dict[tuple[tuple[Edit, ...], Run], dict[str, Any]] = {}
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the processes, and remove their copies."""
+        for process in self.processes.values():
+            process.kill()
+            process.communicate()
+        self.processes.clear()
+        self.opened.close()
+
+    def perform(self, wanted: Iterable[tuple[System, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """What each request counts, as `handle.Result` has it; or, if the run fails, its error. All systems run at a
+        time. Raises Stopped if a process ends."""
+        keys = [(system.edits, system.run(asked)) for system, asked in wanted]
+        missing: dict[tuple[Edit, ...], list[Run]] = {}
+        for edits, run in dict.fromkeys(keys):
+            if (edits, run) not in self.known:
+                missing.setdefault(edits, []).append(run)
+        for edits, runs in missing.items():
+            print(json.dumps([asdict(run) for run in runs]), file=self.process(edits).stdin, flush=True)
+        for edits, runs in missing.items():
+            stdout = self.process(edits).stdout
+            line = stdout.readline() if stdout else ""
+            if not line:
+                raise Stopped("a copy of the package ended in the middle of its runs")
+            self.known.update({(edits, run): told(of) for run, of in zip(runs, json.loads(line), strict=True)})
+        return [self.known[key] for key in keys]
+
+    def process(self, edits: tuple[Edit, ...]) -> "subprocess.Popen[str]":
+        """The one in which the package has these changes."""
+        if edits not in self.processes:
+            folder = self.opened.enter_context(changed_copy(edits))
+            self.processes[edits] = subprocess.Popen(
+                [sys.executable, "-m", "minidist.bugs.probe"],
+                cwd=folder,
+                env={**os.environ, **python_in(folder), **SETTINGS},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        return self.processes[edits]
+
+
+def told(counted: Mapping[str, Any]) -> dict[str, Any]:
+    """What a check is told of what a run counted."""
+    if "error" in counted:
+        return dict(counted)
+    held = [{name: np.array(x) for name, x in of_rank.items()} for of_rank in counted["parameters"]]
+    return {
+        "losses": counted["losses"],
+        "gradients": {name: np.array(x) for name, x in counted["gradients"].items()},
+        "norms": counted["norms"],
+        "bytes": counted["bytes"],
+        "memory": counted["memory"],
+        "scales": [float(of_rank.pop("loss scale")[0]) for of_rank in held],
+        "parameters": held,
+    }

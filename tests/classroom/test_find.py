@@ -1,0 +1,144 @@
+"""Lesson 18's grade rests on systems that are drawn: a right answer finds each bug of each set, and never alarms
+without one. Checks that look at one thing find what the counted table says that it shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classroom.grading import ANSWERS, Grader, grader
+from classroom.mistakes import SUBMISSIONS
+from minidist.bugs import command, systems
+from minidist.bugs.handle import MOST, Handle, why_not
+from minidist.bugs.systems import KINDS, System, Systems, draw, read_bugs, system_of
+
+COLUMNS = {  # exact ones: others depend on a tolerance, and so on the seed
+    "all_numbers_of_ranks": "N",
+    "gradients_alone": "grad",
+    "norms_alone": "norm",
+    "copies_alone": "copy",
+    "resumes_alone": "load",
+}
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    with grader("18") as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_the_model_answer_finds_all_bugs_of_a_set_without_a_false_alarm(lesson: Grader, seed: int) -> None:
+    graded = lesson.grade(ANSWERS["18"], seed=seed)
+    assert (graded.messages, graded.earned) == ({}, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 7])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_naive_check_earns_what_the_table_predicts(lesson: Grader, tmp_path: Path, name: str, seed: int) -> None:
+    table, drawn = command.kept(), draw(seed)
+    of_record = {kind for kind in KINDS if drawn[kind][0].name in table}
+    graded = lesson.grade(SUBMISSIONS["18"][name].write_to(tmp_path), seed=seed, only=of_record)
+    found = of_record - graded.lost
+    assert found == {kind for kind in of_record if COLUMNS[name] in table[drawn[kind][0].name]}, graded.messages
+    assert not any("false alarm" in said for said in graded.messages.values())
+
+
+def test_ten_sets_are_drawn_by_their_seed_from_all_bugs() -> None:
+    assert draw(3) == draw(3)
+    sets = [draw(seed) for seed in range(40)]
+    for kind, names in KINDS.items():
+        assert {drawn[kind][0].name for drawn in sets} == set(names)
+        for drawn in sets:
+            broken, healthy, _ = drawn[kind]
+            assert {**broken.facts, "batch": 0} == {**healthy.facts, "batch": 0}  # so facts tell nothing
+            changes = {bug.name: bug.change for bug in read_bugs().values()}
+            assert set(changes[broken.name]) <= set(broken.edits)
+            assert not any(edit in healthy.edits for change in changes.values() for edit in change)
+        of_broken, of_healthy = ({drawn[kind][which].batch for drawn in sets} for which in (0, 1))
+        assert of_broken == of_healthy
+    healthy_ones = [healthy for drawn in sets for _, *both in drawn.values() for healthy in both]
+    assert len({system.seed for system in healthy_ones}) > 200
+    assert {system.batch % 2 for system in healthy_ones} == {0, 1}
+    assert any(system.shards for system in healthy_ones)
+
+
+@pytest.mark.parametrize("name", [bug.name for bug in read_bugs().values() if bug.system == "minidist"])
+def test_a_bug_of_our_own_can_be_rebuilt(name: str) -> None:
+    for file, patch in read_bugs()[name].change:
+        text = patch.apply((systems.OURS.parents[1] / file).read_text(), name)
+        compile(text, file, "exec")
+
+
+# ---- the handle ------------------------------------------------------------------------------------------------------
+
+
+def a_system() -> System:
+    return system_of(read_bugs()["experts-times-ep"], 1, broken=False)
+
+
+def test_a_handle_counts_each_different_run_once() -> None:
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return {name: [] for name in ("losses", "gradients", "norms", "bytes", "memory", "parameters", "scales")}
+
+    run = Handle(a_system().facts, answer)
+    for _ in range(2):
+        run({"ep": 2}, steps=3)
+    run()
+    assert run.cost == 2 * 3 + 1
+    assert asked[0]["layout"] == {"ep": 2, "micro": 1}
+    assert asked[0]["batch"] == run.batch == 8
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"layout": {"tp": 2}}, "no axis 'tp'"),
+        ({"layout": {"ep": 3}}, "ep = 3: this system can have 1, 2"),
+        ({"steps": MOST["steps"] + 1}, "steps = 21: from 1 to 20"),
+        ({"steps": 0}, "steps = 0: from 1 to 20"),
+        ({"precision": "bf16"}, "the precision one of"),
+        ({"optimizer": "muon"}, "the optimizer is one of"),
+        ({"layout": {"micro": 4}, "batch": 9}, "a batch of 9 cannot be divided into 4"),
+        ({"resume_at": 2}, "resume_at = 2: a run of 1 steps"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_words(how, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Handle(a_system().facts, dict)(**how)
+
+
+def test_a_run_that_fails_is_an_alarm() -> None:
+    with pytest.raises(AssertionError, match="the run failed: Deadlock"):
+        Handle(a_system().facts, lambda asked: {"error": "Deadlock"})()
+
+
+def test_runs_are_those_of_the_system_and_known_the_second_time() -> None:
+    """In a copy of the package with the bug: the factor that its thread tells of."""
+    made = Systems()
+    try:
+        broken = system_of(read_bugs()["experts-times-ep"], 1)
+        run = Handle(broken.facts, lambda asked: made.perform([(broken, asked)])[0])
+        two, one = run({"ep": 2}), run()
+        assert two.losses == pytest.approx(one.losses, rel=1e-12)
+        for name, gradient in one.gradients.items():
+            assert two.gradients[name] == pytest.approx((2 if "expert" in name else 1) * gradient, rel=1e-6, abs=1e-12)
+        assert len(two.norms) == len(two.memory) == len(two.parameters) == 2
+        assert json.dumps(two.bytes[0]) != json.dumps(one.bytes[0])
+        processes = [*made.processes.values()]
+        run({"ep": 2})
+        assert [*made.processes.values()] == processes
+        assert len(made.known) == 2
+    finally:
+        made.close()
+    assert all(process.poll() is not None for process in processes)
+
+
+def test_what_a_rank_asks_for_past_its_handle_is_refused() -> None:
+    asked = {"layout": {"ep": 64, "micro": 1}, "optimizer": "adamw", "precision": "fp64", "seed": 0, "steps": 1}
+    assert why_not(Handle(a_system().facts, dict), {**asked, "batch": 8, "own_rows": False, "resume_at": 0})
