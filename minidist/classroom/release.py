@@ -84,7 +84,7 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
         if (CLONE / name).exists():
             shutil.copy(CLONE / name, folder)
     shutil.copytree(PACKAGE, folder / "minidist", ignore=DEBRIS)
-    for mutants in (folder / "minidist" / "claims" / "mutants").rglob("*.toml"):
+    for mutants in (folder / "minidist" / "claims" / "mutants").glob("*.toml"):
         mutants.unlink()  # they quote the chapters that they break
     for bugs in BUGS:  # these do, too, and lesson 18 runs them
         for file in (folder / "minidist").glob(bugs):
