@@ -32,6 +32,7 @@ from minidist.grid.volumes import (
 )
 from minidist.papers import pipelines
 from minidist.pp import claims as pipeline
+from minidist.pp.needs import has_no_formula
 from minidist.tp import claims as tensor
 
 
@@ -97,7 +98,7 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
     options, t = run.options, run.layout.tp
     if run.layout.pp == 1:
         return ep.activations(run, shares) if options.experts else tensor.activations(run, t, shares)
-    if pipeline.has_no_formula(run.layout) or (options.experts and options.capacity is None):
+    if has_no_formula(run.layout) or (options.experts and options.capacity is None):
         return []
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:

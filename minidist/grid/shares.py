@@ -10,7 +10,8 @@ from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked
 from minidist.cp.claims import parts_of
 from minidist.papers import chen, models, zero
-from minidist.pp import claims as pipeline
+from minidist.pp import needs as pipeline
+from minidist.pp.shaped import stage_parts
 
 
 def dividing(run: Asked) -> int:
@@ -26,7 +27,7 @@ def rank_stages(run: Asked) -> list[int]:
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
-        [unit for part in pipeline.parts_of(run.layout, run.places[rank].pipeline + 1) for unit in part]
+        [unit for part in stage_parts(run.layout, run.places[rank].pipeline + 1) for unit in part]
         for rank in range(run.ranks)
     ]
 
@@ -53,7 +54,7 @@ def shares_of(run: Asked) -> list[Share]:
 def blocks_of(run: Asked, stage: int) -> list[int]:
     """The number of layers in each chunk of a stage."""
     head = run.options.layers + 1
-    return [len({*part} - {0, head}) for part in pipeline.parts_of(run.layout, stage)]
+    return [len({*part} - {0, head}) for part in stage_parts(run.layout, stage)]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:

@@ -10,8 +10,8 @@ from minidist.cp.claims import SOURCES, context_elements, parts_of
 from minidist.grid.shares import blocks_of, dividing, flats, own_units, rank_stages, stored
 from minidist.papers import chen, pipelines
 from minidist.papers.collectives import ring_all_reduce
-from minidist.pp import claims as pipeline
 from minidist.pp.instructions import ACTIVATION, GRADIENT
+from minidist.pp.shaped import stage_parts
 from minidist.tp import claims as tensor
 
 # ---- within layers, and from stage to stage --------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def regathered_elements(run: Asked) -> list[int]:
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
-        parts = pipeline.parts_of(run.layout, stage)
+        parts = stage_parts(run.layout, stage)
         others = {unit: sum(of.size - of.shard for of in each) for unit, each in flats(run, rank).items()}
         if options.recompute == "full" and run.layout.pp > 1:
             found.append(sum(others[unit] for part in parts for unit in part[:-1]))
@@ -181,5 +181,5 @@ def others(run: Asked) -> dict[str, tuple[str, int]]:
 def ranks_with_layers(run: Asked) -> int:
     """The number of ranks whose stage has a layer."""
     head, stages = run.options.layers + 1, range(1, run.layout.pp + 1)
-    own = [{unit for part in pipeline.parts_of(run.layout, stage) for unit in part} - {0, head} for stage in stages]
+    own = [{unit for part in stage_parts(run.layout, stage) for unit in part} - {0, head} for stage in stages]
     return sum(map(bool, own)) * run.layout.ranks // run.layout.pp

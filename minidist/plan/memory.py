@@ -16,9 +16,9 @@ from minidist.claims.run import Asked
 from minidist.cp.claims import blocks_of, parts_of
 from minidist.grid.shares import dividing, flats, rank_stages, states_in
 from minidist.papers import zero
-from minidist.pp.claims import parts_of as parts_of_stage
 from minidist.pp.instructions import Backward, Forward, Weight
 from minidist.pp.schedules import SCHEDULES
+from minidist.pp.shaped import stage_parts
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[St
     layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
     own = parts_of(asked, o.batch // layout.micro_batches)[rank]
     made = []
-    parts = parts_of_stage(layout, stage) if layout.pp > 1 else [range(head + 1)]
+    parts = stage_parts(layout, stage) if layout.pp > 1 else [range(head + 1)]
     for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
         layers = len({*part} - {0, head})
         share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)

@@ -26,12 +26,12 @@ from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
 from minidist.plan.choice import Choice
 from minidist.plan.traffic import on_a_host, size_of
-from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.tp.claims import Volume
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
-SCHEDULES = ("1f1b", "interleaved", "gpipe", "breadth-first")  # those of which all formulas are known
+PLANNED = ("1f1b", "interleaved", "gpipe", "breadth-first")  # those of which all formulas are known
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,14 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
 def idle(schedule: str, p: int, m: int, v: int) -> float:
     """Idle time to the time of the work: the same for GPipe, 1F1B, interleaved and breadth-first (PTD, section 2.2;
     Llama 3, section 3.3.2)."""
-    assert schedule in SCHEDULES
+    assert schedule in PLANNED
     return ptd.bubble(p, m, v)
 
 
 def clocked_idle(choice: Choice, m: int) -> float:
     """The same by the logical clock that runs the schedule's own instructions; of more than p micro-batches, p run,
     because what is idle does not depend on their number."""
-    kind, fewer = SCHEDULE_TABLE[choice.schedule], min(m, choice.pp)
+    kind, fewer = SCHEDULES[choice.schedule], min(m, choice.pp)
     places = kind.places(choice.pp, fewer, choice.chunks)
     timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
     work = timelines[0].busy

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, Place, at_places
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.cli.paths import say_written
-from minidist.layout import Layout
-from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero, zero_bubble
+from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp import shaped
 from minidist.pp.instructions import ACTIVATION, GRADIENT
+from minidist.pp.needs import stage_parameters, stages_of
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.shaped import parts_of
+from minidist.pp.shaped import stage_parts
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 
 if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
@@ -32,12 +30,6 @@ def claims(run: Run) -> list[Claim]:
     if not pipe.replicas:  # for stages of several workers the papers give no formulas
         made += in_flight_claims(run, at)
     return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
-
-
-def stages_of(run: Asked) -> list[int]:
-    """Each rank's stage, from 1: those of the first stage come first."""
-    pipe = run.layout
-    return [stage for stage, workers in enumerate(pipe.replicas or (1,) * pipe.pp, start=1) for _ in range(workers)]
 
 
 def list_counts(run: Run, kind: str) -> list[Any]:
@@ -98,7 +90,7 @@ def runs_again(run: Run, at: Sequence[int]) -> list[float]:
     o = run.options
     if o.recompute == "full":
         return [1.0] * run.ranks
-    blocks = [[len({*part} - {0, o.layers + 1}) for part in parts_of(pipe, stage)] for stage in at]
+    blocks = [[len({*part} - {0, o.layers + 1}) for part in stage_parts(pipe, stage)] for stage in at]
     return [sum(chen.runs_again(o.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
 
 
@@ -159,19 +151,6 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
-    """Ψi, for each rank: the parameters of its stage's units. If the head is tied to an embedding on another stage, the
-    stage with the head also counts the embedding's parameters."""
-    pipe = run.layout
-    units = run.model.units()
-    found = []
-    for stage in at:
-        own = {unit for part in parts_of(pipe, stage) for unit in part}
-        copied = run.model.tied and len(units) - 1 in own
-        found.append(sum(units[unit] for unit in own | ({0} if copied else set())))
-    return found
-
-
 def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Model states: each stage has those of its units (GPipe, section 2.1); all stages together have all of them."""
     pipe = run.layout
@@ -190,65 +169,6 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     factor = sum(factors.values())
     formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}·2Ψ" if copies > 1 else f"{factor}Ψ"
     return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What each rank's stage will need."""
-    pipe = asked.layout
-    o, at = asked.options, stages_of(asked)
-    p, k, (embedding, layer, *_, head) = asked.bytes.stored, asked.optimizer_bytes, asked.model.units()
-    places = []
-    for stage, psi in zip(at, stage_parameters(asked, at), strict=True):
-        share = share_of(asked, stage, o.batch // pipe.micro_batches)
-        states = zero.model_states(psi, 1, 0, p, p, k)
-        places.append(
-            Place(
-                states,
-                share,
-                embedding * share.embedding,
-                layer * (share.layers > 0),
-                head * share.head,
-                in_flight=most_in_flight(asked, stage),
-                starts_with_layer=1 <= pipe.parts[stage - 1][0] <= o.layers,  # in every shape, chunk 0's
-            )
-        )
-    return at_places(asked, 1, places, list_unpredicted(asked))
-
-
-def share_of(asked: Asked, stage: int, b: int) -> Share:
-    """The share of the work that a stage has, for micro-batches of b sequences."""
-    pipe = asked.layout
-    o, head = asked.options, asked.options.layers + 1
-    through = parts_of(pipe, stage)[: None if pipelines.copies(pipe.schedule) == 1 else 1]  # by a micro-batch
-    own = {unit for part in through for unit in part}
-    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in through)
-    return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
-
-
-def most_in_flight(asked: Asked, stage: int) -> int:
-    """The most micro-batches under way on a stage; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
-    pipe = asked.layout
-    if has_no_formula(pipe):
-        return 1
-    return pipelines.in_flight(pipe.schedule, pipe.pp, pipe.micro_batches, stage)
-
-
-def has_no_formula(pipe: Layout) -> bool:
-    """Whether no formula gives the bytes of activations: chunks differ in size; what waits for W alone has dropped some
-    of what it kept."""
-    schedule = SCHEDULES[pipe.schedule]
-    return pipe.chunks > 1 or not schedule.flushes or schedule.splits or pipe.schedule in pipelines.CROSSED
-
-
-def list_unpredicted(asked: Asked) -> list[str]:
-    """What a pipeline holds for which the papers have no formula."""
-    pipe = asked.layout
-    found = ["messages on their way"]
-    if has_no_formula(pipe):
-        found.append(f"activations with {pipe.schedule}, of all but one micro-batch")
-    if not SCHEDULES[pipe.schedule].flushes:
-        found.append("older versions of the parameters")
-    return found
 
 
 def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
@@ -291,7 +211,7 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
     if pipe.schedule in pipelines.CROSSED:
         source, formula = "Chimera", f"{run.bytes.stored}Ψi"
-    beside = [
+    others = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
         ("in addition", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
         (
@@ -303,7 +223,7 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
             "messages",
         ),
     ]
-    for source, claim, formula, promised, counted, unit in beside:
+    for source, claim, formula, promised, counted, unit in others:
         if any(promised):
             made.append(on_each_rank(source, claim, formula, promised, counted, unit))
     everything = [

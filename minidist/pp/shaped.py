@@ -18,7 +18,7 @@ LETTERS = """PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overl
 2 divides p, otherwise 0; messages: as many to each neighbor."""
 
 
-def parts_of(pipe: Layout, stage: int) -> list[range]:
+def stage_parts(pipe: Layout, stage: int) -> list[range]:
     """The units of each chunk of a stage, from 1, as the papers lay them out."""
     return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
 
@@ -53,6 +53,6 @@ def shared_elements(pipe: Layout, units: Sequence[int], at: Sequence[int]) -> li
     rank's stage."""
     if pipe.schedule in pipelines.FOLDED:
         return [0] * len(at)
-    own = [[unit for part in parts_of(pipe, stage) for unit in part] for stage in at]
+    own = [[unit for part in stage_parts(pipe, stage) for unit in part] for stage in at]
     second = [stage > pipe.pp // 2 for stage in at]
     return [sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)]

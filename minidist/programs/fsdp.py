@@ -109,14 +109,14 @@ def claims(run: Run) -> list[Claim]:
     held = experts.activations(run, shares) if routed else [peak_of_layers(run, 1, shares)]
     if run.layout.cp == 1 and not routed:
         return papers.claims(run, held)
-    blocks, beside, others = list[papers.Blocks](), 0.0, list[Claim]()
+    blocks, added, others = list[papers.Blocks](), 0.0, list[Claim]()
     if run.layout.cp > 1:
         blocks = positions.blocks(run)
-        others, beside = positions.attention_claims(run)
+        others, added = positions.attention_claims(run)
     if routed:
         others += [*experts.all_to_alls(run, shares), *experts.exchanges(run, shares), *experts.routing(run)]
-        beside += experts.bytes_sent(run, shares)
-    return [*papers.claims(run, held, blocks, beside), *others]
+        added += experts.bytes_sent(run, shares)
+    return [*papers.claims(run, held, blocks, added), *others]
 
 
 def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:

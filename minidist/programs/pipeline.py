@@ -20,6 +20,7 @@ from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, fit
+from minidist.pp.needs import needs
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 
@@ -149,7 +150,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=promised.print_letters,
-    needs=promised.needs,
+    needs=needs,
     perform=perform,
     needs_no_ranks=lambda arguments: any(argument.startswith(("--draw", "--best")) for argument in arguments),
     cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY},

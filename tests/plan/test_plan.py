@@ -25,7 +25,7 @@ from minidist.plan import command, published, show, write
 from minidist.plan.choice import Choice, Wanted, ask, divides, parts
 from minidist.plan.memory import KEEPS_ALL, held, in_flight
 from minidist.plan.search import CONTEXT, Evaluator, families, hides_nothing, search
-from minidist.plan.time import CEILING, SCHEDULES, Cluster, clocked_idle, flops_a_token, idle
+from minidist.plan.time import CEILING, PLANNED, Cluster, clocked_idle, flops_a_token, idle
 from minidist.plan.traffic import on_a_host, sent, share_across
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_parts_are_alike(layers: int, n: int) -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(2, 8), st.integers(1, 4), st.integers(2, 4), st.sampled_from(SCHEDULES))
+@given(st.integers(2, 8), st.integers(1, 4), st.integers(2, 4), st.sampled_from(PLANNED))
 def test_the_bubble_is_that_of_the_schedules_own_clock(p: int, groups: int, v: int, schedule: str) -> None:
     chunks = v if schedule in ("interleaved", "breadth-first") else 1
     m = groups * p
@@ -99,7 +99,7 @@ def test_the_bubble_is_that_of_the_schedules_own_clock(p: int, groups: int, v: i
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(2, 6), st.integers(1, 6), st.integers(1, 4), st.sampled_from(SCHEDULES), st.data())
+@given(st.integers(2, 6), st.integers(1, 6), st.integers(1, 4), st.sampled_from(PLANNED), st.data())
 def test_in_flight_is_what_the_papers_say(p: int, groups: int, v: int, schedule: str, data: st.DataObject) -> None:
     """And three groups of p micro-batches are enough to see it."""
     chunks = max(v, 2) if schedule in ("interleaved", "breadth-first") else 1

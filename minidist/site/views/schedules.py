@@ -5,6 +5,7 @@ from html import escape
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.colors import BLUE, GREEN, ORANGE, PURPLE
 from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
 from minidist.pp.schedules import SCHEDULES
@@ -12,7 +13,7 @@ from minidist.pp.timeline import Timeline, in_flight
 from minidist.pp.watch import simulate
 from minidist.site.views.html import refused
 
-FILL = {"F": "#4c8fdb", "B": "#58a55c", "W": "#e88a3a", "F&B": "#a37acc"}
+FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
 WIDTH, LEFT = 960, 70  # of a drawing, in its own units, and of what stands left of the lines
 ROW, HIGH = 26, 22  # of a stage's line, and of its boxes
 
