@@ -254,8 +254,7 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
     translated.notes += _unknown(section, FSDP, "fsdp_config.")
     for key, why in WITHOUT_EFFECT.items():
         if key in section and section[key] != QUIET.get(key):
-            yet = " yet" * (key == "fsdp_offload_params")
-            translated.notes.append(f"fsdp_config.{key} has no effect here{yet}, because {why}")
+            translated.notes.append(f"fsdp_config.{key} has no effect here, because {why}")
     return translated
 
 

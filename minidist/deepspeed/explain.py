@@ -8,8 +8,6 @@ It only computes and starts no ranks: any model on any number of ranks. Runs are
 next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
-import itertools
-import math
 import shlex
 import textwrap
 from argparse import Namespace
@@ -17,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minidist import UsageError, command
-from minidist.claims.zero import buffer_size
 from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.sizes import again, divided, on_device, passing, persistent, sizes, states
 from minidist.mpi.output import as_shown
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import chen, deepspeed, fsdp, zero, zero_infinity, zero_offload
+from minidist.papers import deepspeed, fsdp, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 GB = 10**9
@@ -157,75 +155,6 @@ def shown(value: Any) -> str:
     return named.get(repr(value), str(value))
 
 
-def sizes(plan: Plan) -> tuple[int, int]:
-    """Bytes of a stored element, and of a parameter's optimizer state."""
-    of = BYTES[plan.precision]
-    return of.stored, of.optimizer(plan.optimizer.moments)
-
-
-def states(plan: Plan, model: Model | Count) -> zero.ModelStates:
-    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy. What FSDP calls
-    SHARD_GRAD_OP has parameters divided between steps, as stage 3 has."""
-    p, k = sizes(plan)
-    return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
-
-
-def divided(plan: Plan) -> int:
-    """The stage that divides as much between steps."""
-    return 3 if plan.fsdp and plan.stage else plan.stage
-
-
-def persistent(plan: Plan, model: Model | Count) -> int:
-    """Ψ_p: elements of parameters that are not divided."""
-    if isinstance(model, Count) or plan.stage < 3:
-        return 0
-    return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
-
-
-def passing(plan: Plan, model: Model | Count) -> int:
-    """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
-    embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
-    units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
-    embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
-    if isinstance(model, Count):
-        return 0
-    persist, ahead, most = plan.limits
-    if persist or ahead:
-        parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
-        divided = [(small, whole - small) for small, whole in parts]
-        buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
-        live = math.inf if most is None else most
-        first = model.v * model.h
-        return sizes(plan)[0] * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer)
-    embedding, *others = model.units if model.tied else [0, *model.units]
-    largest = embedding + max(others)
-    gathered = largest if plan.stage == 3 else 0
-    if "shard_grad_op" in plan.fsdp:
-        gathered = model.parameters
-    elif {"pre", "--forward-prefetch"} & {*plan.fsdp}:
-        gathered = embedding + max(one + next_one for one, next_one in itertools.pairwise(others))
-    summed = largest if plan.stage >= 2 else 0
-    if plan.bucket_size:
-        summed = buffer_size(plan.bucket_size, plan.ranks, model.parameters) + (embedding if plan.stage >= 2 else 0)
-    return sizes(plan)[0] * (gathered + summed)
-
-
-def on_device(plan: Plan, model: Model | Count, s: int | None) -> float:
-    """Bytes on a rank's device at the fullest moment."""
-    p, _ = sizes(plan)
-    of = states(plan, model)
-    parameters: float = p * persistent(plan, model)
-    if plan.below or (plan.nvme and plan.stage == 3):
-        parameters += (1 if plan.below else 2) * p * max(model.units, default=0) / plan.ranks
-    else:
-        parameters += of.parameters
-    rest = (p * model.parameters if plan.stage == 1 else 0) if plan.offload else of.gradients + of.optimizer
-    kept = 0.0
-    if not (isinstance(model, Count) or plan.on_host):
-        kept = model.activations(plan.micro_batch, plan.recompute, p, s)
-    return parameters + rest + passing(plan, model) + kept
-
-
 def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
     """Whether a device has room for that."""
     needed = on_device(plan, model, s)
@@ -315,14 +244,6 @@ def estimates(plan: Plan, model: Model | Count, per_node: int) -> Iterator[str]:
     where = " and ".join(name for name, away in zip(("optimizer", "parameters"), offload, strict=True) if away)
     yield f"  GPU {estimate.gpu / 2**30:,.2f}, host {estimate.cpu / 2**30:,.2f}, {where or 'nothing'} offloaded"
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
-
-
-def again(plan: Plan, model: Model | Count) -> int:
-    """Parameters of the layers that stage 3 gathers to run them again."""
-    if isinstance(model, Count):
-        return 0
-    small = sum(size for size in model.parameter_sizes[1] if size <= plan.limits.persist)
-    return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 
 def traffic(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
+from minidist.deepspeed.scales import EagerLossScale, FixedLossScale, ForgivingLossScale
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
@@ -198,7 +199,11 @@ def _offload(config: Config, plan: Plan) -> None:
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
     if states == "none" or plan.fsdp or not plan.stage:
         if states != "none":
-            reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+            reason = (
+                "here, because minidist.fsdp keeps everything on the device"
+                if plan.fsdp
+                else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+            )
             plan.notes.append(f"{room} has no effect {reason}")
     elif states == "nvme" and plan.stage == 3 and parameters != "nvme":
         plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme", too')
@@ -322,37 +327,6 @@ def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
         low, high, rate = params["cycle_min_lr"], params["cycle_max_lr"], params["decay_lr_rate"]
         return OneCycle(low, high, up, down, rate, params["decay_step_size"])
     return None
-
-
-class FixedLossScale(LossScale):
-    """fp16.loss_scale: the same in every step. A step whose gradients overflow is left out all the same."""
-
-    def resume(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-
-    def update(self, overflow: bool) -> None:
-        self.step += 1
-
-
-class ForgivingLossScale(LossScale):
-    """fp16.consecutive_hysteresis: a step without an overflow forgives all that were before it."""
-
-    def update(self, overflow: bool) -> None:
-        super().update(overflow)
-        if not overflow:
-            self.forgiven_left = self.hysteresis - 1
-
-
-class EagerLossScale(LossScale):
-    """Without ZeRO (runtime/fp16/fused_optimizer.py): each overflow halves the scale, and at the minimum it stays."""
-
-    def update(self, overflow: bool) -> None:
-        if overflow:
-            self.scale = max(self.scale / 2, self.minimum)
-            self.last_overflow = self.step
-            self.step += 1
-        else:
-            super().update(overflow)
 
 
 def _loss_scale(config: Config, plan: Plan) -> LossScale:

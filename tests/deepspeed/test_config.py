@@ -116,7 +116,7 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
         ("nvme", 3, (), "offload", 'is "cpu" here as long as offload_param.device is not "nvme", too'),
         ("nvme", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
         ("cpu", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
-        ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "with FSDP yet"),
+        ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "minidist.fsdp keeps everything"),
     ],
 )
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from jobs import deepspeeds
-from minidist.deepspeed import explain
+from minidist.deepspeed import explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.launch.launcher import launch
 from minidist.papers import gpt2, korthikanti
@@ -348,7 +348,7 @@ def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, n
     )
     assert small.parameters == run["parameters"]
     for rank in run["memory"]:
-        assert rank["transient"] == pytest.approx(explain.passing(plan, small), abs=2 * 2 * 2 * RANKS)
+        assert rank["transient"] == pytest.approx(sizes.passing(plan, small), abs=2 * 2 * 2 * RANKS)
     volume = explain.zero.volume(run["parameters"], RANKS, plan.stage)
     for phases in run["sent"]:
         for phase, elements in volume.items():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from minidist.deepspeed.plan import FixedLossScale, ForgivingLossScale
+from minidist.deepspeed.scales import FixedLossScale, ForgivingLossScale
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minidist import UsageError, command
-from minidist.deepspeed.plan import FixedLossScale
+from minidist.deepspeed.scales import FixedLossScale
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD

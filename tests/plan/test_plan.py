@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from minidist import UsageError
 from minidist.__main__ import main
-from minidist.deepspeed import accelerate, explain
+from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.layout import Layout
 from minidist.papers import korthikanti, pipelines
@@ -315,9 +315,9 @@ def test_explain_reads_a_row_back_to_the_same_bytes(choice: Choice, tmp_path: Pa
             translated.config, ranks, given, width=of.h, layers=of.layers, shard=translated.shard, fsdp=translated.fsdp
         )
         model = explain.model_of(name)
-        states = explain.states(plan, model)
+        states = sizes.states(plan, model)
         assert (states.parameters, states.gradients, states.optimizer) == ours[:3]
-        assert explain.passing(plan, model) == ours.passing
+        assert sizes.passing(plan, model) == ours.passing
         assert plan.accumulate == choice.micro_batches(wanted.batch)
         assert (plan.recompute == "full") == (choice.recompute == "every:1")
         lines = {line[2:28].strip(): line for line in explain.traffic(plan, model)}

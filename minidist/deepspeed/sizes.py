@@ -1,0 +1,87 @@
+"""Bytes of a configuration's model states and of what passes through a rank's device, by the papers' formulas."""
+
+import itertools
+import math
+
+from minidist.claims.zero import buffer_size
+from minidist.cli.models import Count, Model
+from minidist.deepspeed.plan import Plan
+from minidist.papers import chen, deepspeed, zero
+from minidist.papers.mixed_precision import BYTES
+
+
+def sizes(plan: Plan) -> tuple[int, int]:
+    """Bytes of a stored element, and of a parameter's optimizer state."""
+    of = BYTES[plan.precision]
+    return of.stored, of.optimizer(plan.optimizer.moments)
+
+
+def states(plan: Plan, model: Model | Count) -> zero.ModelStates:
+    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy. What FSDP calls
+    SHARD_GRAD_OP has parameters divided between steps, as stage 3 has."""
+    p, k = sizes(plan)
+    return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
+
+
+def divided(plan: Plan) -> int:
+    """The stage that divides as much between steps."""
+    return 3 if plan.fsdp and plan.stage else plan.stage
+
+
+def persistent(plan: Plan, model: Model | Count) -> int:
+    """Ψ_p: elements of parameters that are not divided."""
+    if isinstance(model, Count) or plan.stage < 3:
+        return 0
+    return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
+
+
+def passing(plan: Plan, model: Model | Count) -> int:
+    """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
+    embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
+    units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
+    embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
+    if isinstance(model, Count):
+        return 0
+    persist, ahead, most = plan.limits
+    if persist or ahead:
+        parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
+        divided = [(small, whole - small) for small, whole in parts]
+        buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
+        live = math.inf if most is None else most
+        first = model.v * model.h
+        return sizes(plan)[0] * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer)
+    embedding, *others = model.units if model.tied else [0, *model.units]
+    largest = embedding + max(others)
+    gathered = largest if plan.stage == 3 else 0
+    if "shard_grad_op" in plan.fsdp:
+        gathered = model.parameters
+    elif {"pre", "--forward-prefetch"} & {*plan.fsdp}:
+        gathered = embedding + max(one + next_one for one, next_one in itertools.pairwise(others))
+    summed = largest if plan.stage >= 2 else 0
+    if plan.bucket_size:
+        summed = buffer_size(plan.bucket_size, plan.ranks, model.parameters) + (embedding if plan.stage >= 2 else 0)
+    return sizes(plan)[0] * (gathered + summed)
+
+
+def again(plan: Plan, model: Model | Count) -> int:
+    """Parameters of the layers that stage 3 gathers to run them again."""
+    if isinstance(model, Count):
+        return 0
+    small = sum(size for size in model.parameter_sizes[1] if size <= plan.limits.persist)
+    return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
+
+
+def on_device(plan: Plan, model: Model | Count, s: int | None) -> float:
+    """Bytes on a rank's device at the fullest moment."""
+    p, _ = sizes(plan)
+    of = states(plan, model)
+    parameters: float = p * persistent(plan, model)
+    if plan.below or (plan.nvme and plan.stage == 3):
+        parameters += (1 if plan.below else 2) * p * max(model.units, default=0) / plan.ranks
+    else:
+        parameters += of.parameters
+    rest = (p * model.parameters if plan.stage == 1 else 0) if plan.offload else of.gradients + of.optimizer
+    kept = 0.0
+    if not (isinstance(model, Count) or plan.on_host):
+        kept = model.activations(plan.micro_batch, plan.recompute, p, s)
+    return parameters + rest + passing(plan, model) + kept
