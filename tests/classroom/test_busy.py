@@ -1,7 +1,7 @@
 """What takes minutes, for a machine on which nothing else runs (two cores are enough):
 
 python -m pytest -m slow -s tests/classroom/test_busy.py -k load        # right answers while eight processes compute
-python -m pytest -m slow -s tests/classroom/test_busy.py -k class       # a class of two hundred: how long it took
+python -m pytest -m slow -s tests/classroom/test_busy.py -k hundred     # a class of two hundred: how long it took
 """
 
 import csv
