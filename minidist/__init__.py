@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # One BLAS thread per rank: ranks are the parallelism here, and N ranks that each start a thread for every core compete
 # for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
