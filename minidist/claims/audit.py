@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import minidist
-from minidist import UsageError
+from minidist import UsageError, how_to_make
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.cli.options import at_least, tool
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 def audit_wire(runs: Sequence[Asked]) -> int:
     """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
-        raise UsageError("mpirun is not Open MPI's, and only Open MPI records what it sends: make audit installs it")
+        raise UsageError(f"mpirun is not Open MPI's, and only Open MPI records what it sends: {how_to_make('audit')}")
     status, different = StatusLine(shown=True), 0
     table = make_table(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)

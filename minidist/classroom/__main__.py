@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, how_to_enter_clone, how_to_install
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
@@ -87,7 +87,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
     """Print the grade of each lesson; 0 if all points were earned, 1 if not."""
     lessons = options.lessons or lessons_in(LESSONS)
     if not lessons:
-        raise UsageError(f"there are no lessons in {LESSONS}/: name a lesson's folder")
+        raise UsageError(f"there are no lessons in {LESSONS}/: name a lesson's folder, or {how_to_enter_clone()}")
     if len(lessons) > 1 and (options.submission or options.gradescope):
         raise UsageError("--submission and --gradescope are for one lesson: name its folder")
     for lesson in lessons:
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
     if options.command != "grade":
         lessons = [options.lesson] if getattr(options, "lesson", None) else lessons_in(LESSONS)
         if not lessons:
-            raise UsageError(f"there are no lessons in {LESSONS}/: go to the top of a clone")
+            raise UsageError(f"there are no lessons in {LESSONS}/: {how_to_enter_clone()}")
     if options.command == "release":
         for written in release(options.out, lessons, options.hidden):
             print(written)
