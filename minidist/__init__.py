@@ -46,8 +46,8 @@ def how_to_install(*extras: str) -> str:
 
 
 def how_to_enter_clone() -> str:
-    """The command after which the working directory has lessons and a Makefile: the clone's top or, if this is no clone,
-    the unpacked source distribution, which holds the same files."""
+    """The command after which the working directory has lessons and a Makefile: those of this clone. If this is no
+    clone, those of the source distribution, which holds the same files."""
     if clone := find_clone():
         return f"cd {shlex.quote(clone)}"
     unpacked = f"minidist-{__version__}"

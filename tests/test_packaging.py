@@ -121,7 +121,7 @@ def test_what_is_not_installed_is_installed_by_name(outside: Outside) -> None:
     assert "make" not in run.stderr
 
 
-COMMANDS = "lessons inspect to-fp32 explain plan papers recompute audit mutants bugs doctor".split()
+COMMANDS = ("lessons", "inspect", "to-fp32", "explain", "plan", "papers", "recompute", "audit", "mutants", "bugs")
 WORK = [
     "minidist", "minidist --version", "minidist papers", "minidist papers --paper zero",
     "minidist bugs", "minidist bugs zero2-is-zero1", "minidist recompute", "minidist doctor", "minidist.bench --table",
