@@ -1,4 +1,4 @@
-"""GitHub's workflow: what it names is there, and the scripts of a release do what they say. GitHub itself is not asked."""
+"""GitHub's workflow: what it names exists, and a release's scripts do what they say. Nothing here asks GitHub."""
 
 import os
 import re
