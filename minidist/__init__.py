@@ -86,6 +86,9 @@ def _module_to_run() -> str:
 
 
 def _begin(module: str) -> None:
+    if sys.platform == "win32":  # which lacks Python's modules of Unix, and an MPI that minidist finds
+        sys.stderr.write("minidist: error: this does not run on Windows itself: wsl --install, and work inside it\n")
+        sys.exit(2)
     from minidist.cli import start
 
     start.begin(module)

@@ -92,12 +92,8 @@ def examine() -> Iterator[Finding]:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Is Python new enough, on a system that has an MPI?"""
+    """Is Python new enough?"""
     seen = f"Python {'.'.join(map(str, version))} ({short(sys.executable)})"
-    if sys.platform == "win32":
-        return Finding(
-            "wrong", f"{seen} on Windows, where minidist finds no MPI", "wsl --install  # and work inside it"
-        )
     if version < OLDEST_PYTHON:
         # The environment, if there is one, is of the same Python: `make clean` removes it.
         oldest = ".".join(map(str, OLDEST_PYTHON))
