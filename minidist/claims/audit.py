@@ -27,7 +27,7 @@ from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.launch import launcher
-from minidist.memory.kernel import Kernel
+from minidist.memory import kernel
 from minidist.mpi.run import AUDIT
 
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
@@ -135,16 +135,15 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
         if chapter not in lines:
             raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(lines)}")
     if options.memory or options.disk:
+        try:
+            kernel.pages() if options.memory else kernel.Kernel().io()
+        except OSError as error:
+            raise UsageError(f"--memory and --disk compare with Linux's account: {error}") from None
         apart = [
             make_run(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
-        if options.disk:
-            try:
-                Kernel().io()
-            except OSError as error:
-                raise UsageError(f"--disk compares with Linux's /proc/self/io: {error.strerror}") from None
         return audit_memory(apart) if options.memory else audit_files(apart)
     return audit_wire(
         [
