@@ -167,7 +167,7 @@ def test_nothing_is_hidden(what: str, n: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("what", ["--memory", "--disk"])
 def test_without_linux_it_says_so_before_it_starts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit.kernel, "PROCESS", "/proc of another system")
-    with pytest.raises(UsageError, match="compare with Linux's account: .*No such file"):
+    with pytest.raises(UsageError, match=r"compare with Linux's account: .*No such file"):
         audit.main([what], find_all())
 
 
