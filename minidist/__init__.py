@@ -4,11 +4,12 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # One BLAS thread per rank: ranks are the parallelism here, and N ranks that each start a thread for every core compete
 # for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
@@ -29,13 +30,34 @@ class Finished(Exception):
     """The user asked only for this text (--help): shown once, exit status 0."""
 
 
+def find_clone() -> str:
+    """The top of the clone that this package is in, "." if it is the working directory; "" if pip has installed it."""
+    clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not os.path.isfile(os.path.join(clone, "pyproject.toml")):
+        return ""
+    with suppress(FileNotFoundError):  # the working directory has been deleted
+        return "." if clone == os.getcwd() else clone
+    return clone
+
+
 def how_to_install(*extras: str) -> str:
     """The command that installs what a part needs: from this clone, or by name if this is no clone."""
-    clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    source = clone if os.path.isfile(os.path.join(clone, "pyproject.toml")) else "minidist"
-    with suppress(FileNotFoundError):  # the working directory has been deleted
-        source = "." if source == os.getcwd() else source
-    return f"pip install '{source}[{','.join(extras)}]'"
+    return f"pip install '{find_clone() or 'minidist'}[{','.join(extras)}]'"
+
+
+def how_to_enter_clone() -> str:
+    """The command after which the working directory has lessons and a Makefile: those of this clone. If this is no
+    clone, those of the source distribution, which holds the same files."""
+    if clone := find_clone():
+        return f"cd {shlex.quote(clone)}"
+    unpacked = f"minidist-{__version__}"
+    download = f"pip download --no-deps --no-binary minidist minidist=={__version__}"
+    return f"{download} && tar xf {unpacked}.tar.gz && cd {unpacked}"
+
+
+def how_to_make(target: str) -> str:
+    """The command that makes a target of the Makefile."""
+    return f"make {target}" if find_clone() == "." else f"{how_to_enter_clone()} && make {target}"
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -64,6 +86,9 @@ def _module_to_run() -> str:
 
 
 def _begin(module: str) -> None:
+    if sys.platform == "win32":  # which lacks Python's modules of Unix, and an MPI that minidist finds
+        sys.stderr.write("minidist: error: this does not run on Windows itself: wsl --install, and work inside it\n")
+        sys.exit(2)
     from minidist.cli import start
 
     start.begin(module)

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from minidist import Finished, UsageError
+from minidist import Finished, UsageError, find_clone, how_to_make
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
@@ -78,8 +78,8 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
     check_apart(outputs, {"--run": options.run})
     for option, path in outputs.items():
         check_writable(option, path)
-    if (options.keep or options.table) and not results.RESULTS.exists():
-        raise UsageError(f"there is no {results.RESULTS}: results are kept in a clone")
+    if options.keep and not find_clone():
+        raise UsageError(f"--keep is for a clone, which keeps results: {how_to_make('setup')}")
     if options.table:
         raise Finished(results.table(results.read()).rstrip())
     if options.run and options.only:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, find_clone, how_to_install, how_to_make
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.tables import number
 from minidist.colors import QUANTITIES
@@ -132,6 +132,8 @@ def finish(figure: Any, first: Any, path: Path) -> None:
 
 def main(arguments: Sequence[str] = ()) -> None:
     Parser("bench.picture", __doc__ or "").parse_args(arguments)
+    if not find_clone():
+        raise UsageError(f"README's pictures are in a clone: {how_to_make('setup')}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import minidist
-from minidist import UsageError
+from minidist import UsageError, how_to_make
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.launch import launcher
-from minidist.memory.kernel import Kernel
+from minidist.memory import kernel
 from minidist.mpi.run import AUDIT
 
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
@@ -135,16 +135,15 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
         if chapter not in lines:
             raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(lines)}")
     if options.memory or options.disk:
+        try:
+            kernel.pages() if options.memory else kernel.Kernel().io()
+        except OSError as error:
+            raise UsageError(f"--memory and --disk compare with Linux's account: {error}") from None
         apart = [
             make_run(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
-        if options.disk:
-            try:
-                Kernel().io()
-            except OSError as error:
-                raise UsageError(f"--disk compares with Linux's /proc/self/io: {error.strerror}") from None
         return audit_memory(apart) if options.memory else audit_files(apart)
     return audit_wire(
         [
@@ -159,7 +158,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 def audit_wire(runs: Sequence[Asked]) -> int:
     """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
-        raise UsageError("mpirun is not Open MPI's, and only Open MPI records what it sends: make audit installs it")
+        raise UsageError(f"mpirun is not Open MPI's, and only Open MPI records what it sends: {how_to_make('audit')}")
     status, different = StatusLine(shown=True), 0
     table = make_table(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, how_to_enter_clone, how_to_install
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
@@ -83,11 +83,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments[1:])
 
 
-def grade_lessons(options: argparse.Namespace) -> int:
+def grade_lessons(options: argparse.Namespace, lessons: list[Path]) -> int:
     """Print the grade of each lesson; 0 if all points were earned, 1 if not."""
-    lessons = options.lessons or lessons_in(LESSONS)
-    if not lessons:
-        raise UsageError(f"there are no lessons in {LESSONS}/: name a lesson's folder")
     if len(lessons) > 1 and (options.submission or options.gradescope):
         raise UsageError("--submission and --gradescope are for one lesson: name its folder")
     for lesson in lessons:
@@ -118,10 +115,10 @@ def grade_lessons(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    if options.command != "grade":
-        lessons = [options.lesson] if getattr(options, "lesson", None) else lessons_in(LESSONS)
-        if not lessons:
-            raise UsageError(f"there are no lessons in {LESSONS}/: go to the top of a clone")
+    named = [options.lesson] if getattr(options, "lesson", None) else getattr(options, "lessons", [])
+    lessons = named or lessons_in(LESSONS)
+    if not lessons:
+        raise UsageError(f"there are no lessons in {LESSONS}/: {how_to_enter_clone()}")
     if options.command == "release":
         for written in release(options.out, lessons, options.hidden):
             print(written)
@@ -133,7 +130,7 @@ def main(arguments: list[str]) -> int:
 
         find_mpiexec()  # or say now that there is none
     if options.command == "grade":
-        return grade_lessons(options)
+        return grade_lessons(options, lessons)
     how = {name: getattr(options, name) for name in ("hidden", "patience", "wire", "seed")}
     outputs = course.Outputs(options.csv, options.feedback)
     return course.grade_class(options.submissions, lessons, options.roster, outputs, how, options.jobs)

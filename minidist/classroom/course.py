@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from minidist import UsageError, __version__
 from minidist.classroom import feedback, handed_in, reports, roster
 from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
-from minidist.cli.paths import check_apart, check_writable, say_written, write_output
+from minidist.cli.paths import check_apart, check_writable, is_file, is_folder, say_written, write_output
 from minidist.files import is_stream
 
 
@@ -163,10 +163,10 @@ def describe_time(seconds: float) -> str:
 
 def opened(submissions: Path, scratch: Path) -> Path:
     """The folder of a class, which may come as a zip."""
-    if submissions.is_dir():
+    if is_folder(submissions):
         os.listdir(submissions)  # PermissionError, where a walk would find nothing
         return submissions
-    if submissions.suffix.lower() != ".zip" or not submissions.is_file():
+    if submissions.suffix.lower() != ".zip" or not is_file(submissions):
         raise UsageError(f"there is no folder {submissions}")
     folder = scratch / "all"
     folder.mkdir()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.cli.paths import check_readable
+from minidist.cli.paths import check_readable, is_file, is_folder
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
@@ -73,7 +73,7 @@ def grade(
     time that a rank may use in a part. wire: "router" or "mpi". seed: to grade as before."""
     check_lesson(lesson)
     submission = submission or exercise_of(lesson)
-    if not submission.is_file():
+    if not is_file(submission):
         raise UsageError(f"there is no file {submission}")
     if submission.suffix.lower() != ".py":
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
@@ -127,7 +127,7 @@ def check_hidden(folder: Path | None) -> None:
     """Raise UsageError unless there are tests in an instructor's folder."""
     if folder is None:
         return
-    tests = [file for file in folder.iterdir() if file.match("test_*.py")] if folder.is_dir() else []
+    tests = [file for file in folder.iterdir() if file.match("test_*.py")] if is_folder(folder) else []
     if not tests:
         raise UsageError(f"there is no test_*.py in {folder}")
     for file in tests:
@@ -137,7 +137,7 @@ def check_hidden(folder: Path | None) -> None:
 def check_lesson(lesson: Path) -> None:
     """Raise UsageError unless the folder is a lesson."""
     for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
-        if not (lesson / name).is_file():
+        if not is_file(lesson / name):
             raise UsageError(f"{lesson} is no lesson: it has no {name}")
         check_readable("the lesson's", str(lesson / name))
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, find_clone, how_to_make
 from minidist.classroom.grade import check_hidden
 from minidist.files import remove
 from minidist.mpi.output import reason
@@ -46,8 +46,8 @@ def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> l
 
     hidden: an instructor's folder with more tests, for autograders alone. Raises UsageError if `out` is not empty.
     """
-    if not (CLONE / "pyproject.toml").is_file():
-        raise UsageError("release needs a clone of the project: pip install -e . in one, and run it there")
+    if not find_clone():
+        raise UsageError(f"release needs a clone, and is run there: {how_to_make('setup')}")
     check_hidden(hidden)
     inside = next(
         (path for path in (PACKAGE, *lessons) if path.resolve() in [out.resolve(), *out.resolve().parents]), None

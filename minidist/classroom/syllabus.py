@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import minidist
-from minidist import UsageError
+from minidist import UsageError, how_to_make
 
 LESSONS = Path(minidist.__file__).parents[1] / "lessons"
 ROWS = {"You need": "needs", "It takes": "takes", "You will be able to": "then you can"}
@@ -27,7 +27,7 @@ def syllabus(lessons: Path) -> str:
     """All lessons in a folder, in lines of 80 columns. Raises UsageError where there are none."""
     headers = read_headers(lessons)
     if not headers:
-        raise UsageError(f"there are no lessons in {lessons}: they come with a clone of the project, not with pip")
+        raise UsageError(f"there are no lessons in {lessons}: {how_to_make('lessons')}")
     paragraphs = [
         "\n".join([header.title, *(wrapped(said, plain(header.rows[name])) for name, said in ROWS.items())])
         for header in headers

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, how_to_make
 from minidist.classroom.grade import WORK, lessons_in
 from minidist.classroom.index import place_notebook
 from minidist.cli.options import Parser, in_one_process
@@ -50,7 +50,7 @@ def without_outputs(notebook: str) -> str:
 def main(arguments: Sequence[str] = ()) -> int:
     Parser("classroom.work", __doc__ or "").parse_args(arguments)
     if not lessons_in(Path("lessons")):
-        raise UsageError("there are no lessons here: go to the top of a clone, which has them in lessons/")
+        raise UsageError(f"there are no lessons here: {how_to_make('lessons')}")
     for copy, new in copy_lessons(Path("lessons")):
         print(f"{copy}: {'your copy, to work in' if new else 'yours, left as it is'}")
     print(f"{place_notebook(Path('lessons'))}: the map of the course, to begin with")

@@ -26,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
+from minidist import how_to_make
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -91,16 +92,12 @@ def examine() -> Iterator[Finding]:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Is Python new enough, on a system that has an MPI?"""
+    """Is Python new enough?"""
     seen = f"Python {'.'.join(map(str, version))} ({short(sys.executable)})"
-    if sys.platform == "win32":
-        return Finding(
-            "wrong", f"{seen} on Windows, where minidist finds no MPI", "wsl --install  # and work inside it"
-        )
     if version < OLDEST_PYTHON:
         # The environment, if there is one, is of the same Python: `make clean` removes it.
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        return Finding("wrong", f"{seen} is too old: minidist needs {oldest} or later", "make clean setup")
+        return Finding("wrong", f"{seen} is too old: minidist needs {oldest} or later", how_to_make("clean setup"))
     return Finding("ok", seen)
 
 
@@ -278,7 +275,7 @@ def pip_install(*packages: str) -> str:
     """The command that installs the packages for this Python."""
     in_environment = sys.prefix != sys.base_prefix
     if not in_environment and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists():
-        return "make setup"  # the system's Python takes no packages from pip: minidist needs an environment
+        return how_to_make("setup")  # the system's Python takes no packages from pip: minidist needs an environment
     return f"{short(sys.executable)} -m pip install {' '.join(packages)}"
 
 

@@ -1,5 +1,6 @@
 """Files that a run reads and writes: checks before the work starts, and a report for machines."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,25 @@ from typing import Any
 
 from minidist import UsageError, files
 from minidist.mpi import output
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file. OSError if that cannot be seen: Path.is_file of Python 3.14 says no instead."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder; OSError likewise."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str | os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return 0
+        raise
 
 
 def check_readable(option: str, path: str) -> int:

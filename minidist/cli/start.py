@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import Any
 
+from minidist import find_clone, how_to_install, how_to_make
 from minidist.mpi import early_end, environment
 
 LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process with messages of their own
@@ -35,7 +36,7 @@ def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
         refuse("no memory is left to begin with: give it more")
     if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
         what = f"{error.name} is not installed for {sys.executable}"
-        mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
+        mend = f"{how_to_mend()}; or see what python -m minidist doctor says"
     elif issubclass(kind, (ImportError, RuntimeError)) and ("load MPI library" in str(error) or "libmpi" in str(error)):
         what, mend = "mpi4py finds no MPI library", "python -m minidist doctor says how to mend it"
     else:
@@ -44,6 +45,11 @@ def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
     if not environment.rank():
         sys.stderr.write(f"minidist: error: {what}: {mend}\n")
     sys.exit(2)
+
+
+def how_to_mend() -> str:
+    """The command that installs all that a chapter needs: in a clone, into an environment of its own."""
+    return f"run {how_to_make('setup')}, then source .venv/bin/activate" if find_clone() else how_to_install("mpich")
 
 
 def check_memory() -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+PROCESS = "/proc/self"
 AUDIT = "MINIDIST_AUDIT_FILES"  # names a folder into which MapReduce's workers write both accounts: claims/accounts.py
 
 
@@ -22,7 +23,7 @@ class Kernel:
 
     def io(self, thread: int | None = None) -> tuple[int, int]:
         """Read and written, before this look. thread: the kernel's id; None: all threads together."""
-        text = Path("/proc/self/io" if thread is None else f"/proc/self/task/{thread}/io").read_text()
+        text = Path(PROCESS, "io" if thread is None else f"task/{thread}/io").read_text()
         self.looked += len(text)
         fields = dict(line.split(": ") for line in text.splitlines())
         return int(fields["rchar"]), int(fields["wchar"])
@@ -37,14 +38,14 @@ class Pages(NamedTuple):
 
 
 def pages() -> Pages:
-    text = Path("/proc/self/status").read_text()
+    text = Path(PROCESS, "status").read_text()
     sizes = {name: 1024 * int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
     try:
         return Pages(sizes["VmRSS"], sizes["VmHWM"], sizes["RssFile"] + sizes["RssShmem"])
     except KeyError as missing:
-        raise OSError(f"/proc/self/status says nothing of {missing}") from None
+        raise OSError(f"{PROCESS}/status says nothing of {missing}") from None
 
 
 def forget_most() -> None:
     """Start counting the most again."""
-    Path("/proc/self/clear_refs").write_text("5")  # man 5 proc_pid_clear_refs
+    Path(PROCESS, "clear_refs").write_text("5")  # man 5 proc_pid_clear_refs

@@ -8,7 +8,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, find_clone, how_to_install, how_to_make
 from minidist.cli.options import in_one_process, tool
 from minidist.site import __doc__ as about
 
@@ -22,6 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     options = made.parse_args(arguments)
     if options.show:
         return show()
+    if not find_clone():
+        raise UsageError(f"the site is made from a clone: {how_to_make('site')}")
     missing = [name for name in ("sphinx", "myst_nb", "furo", "latex2mathml") if not importlib.util.find_spec(name)]
     if missing:
         raise UsageError(f"the site needs {', '.join(missing)}: {how_to_install('site')}")
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 def show() -> int:
     """Serve the pages until an interrupt."""
     if not (PAGES / "index.html").exists():
-        raise UsageError(f"there are no pages in {PAGES}/: make site builds them")
+        raise UsageError(f"there are no pages in {PAGES}/: {how_to_make('site')}")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=PAGES)
     with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
         address = f"http://localhost:{server.server_port}/"

@@ -164,6 +164,13 @@ def test_nothing_is_hidden(what: str, n: str, capsys: pytest.CaptureFixture[str]
     assert audit.main([what, *chapters, "-n", n], find_all()) == 0, capsys.readouterr().out
 
 
+@pytest.mark.parametrize("what", ["--memory", "--disk"])
+def test_without_linux_it_says_so_before_it_starts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit.kernel, "PROCESS", "/proc of another system")
+    with pytest.raises(UsageError, match=r"compare with Linux's account: .*No such file"):
+        audit.main([what], find_all())
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -723,6 +723,6 @@ def test_the_tour_runs(shell, capsys):
 
 def test_there_is_nothing_to_copy_outside_of_a_clone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="there are no lessons here: go to the top of a clone"):
+    with pytest.raises(UsageError, match=f"there are no lessons here: cd {ROOT} && make lessons"):
         work.main()
     assert not list(tmp_path.iterdir())

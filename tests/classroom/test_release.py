@@ -280,5 +280,5 @@ def test_a_wrong_command_is_one_line(tmp_path, monkeypatch, arguments, words):
 
 def test_release_needs_lessons(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Exception, match="there are no lessons in lessons/: go to the top of a clone"):
+    with pytest.raises(Exception, match=f"there are no lessons in lessons/: cd {ROOT}"):
         main(["release", "out"])

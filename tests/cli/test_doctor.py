@@ -172,9 +172,16 @@ def test_an_old_python_gets_as_far_as_the_doctor(version):
     assert run.stderr == ""
 
 
-def test_windows_is_sent_to_wsl(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert doctor.check_python((3, 12, 0))[::2] == ("wrong", "wsl --install  # and work inside it")
+@pytest.mark.parametrize("module", ["minidist", "minidist.zero3"])
+def test_windows_is_sent_to_wsl(module):
+    """A Python that says that it is Windows', and has no module of Unix alone."""
+    names = "fcntl", "grp", "pwd", "resource", "termios"
+    windows = f"import sys; sys.platform = 'win32'; sys.modules.update(dict.fromkeys({names}))"
+    typed = f"sys.argv, sys.orig_argv = ['-m'], ['python', '-m', '{module}']"
+    run = subprocess.run([sys.executable, "-c", f"{windows}; {typed}; import minidist"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith("minidist: error: ")
+    assert "wsl --install" in run.stderr
 
 
 def test_broken_package(tmp_path, monkeypatch):

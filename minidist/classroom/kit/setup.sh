@@ -5,7 +5,7 @@ source_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 environment=$(dirname "$source_folder")/environment
 
 make_environment() {  # with the first Python that is new enough and has its venv module
-    for python in python3.13 python3.12 python3.11 python3; do
+    for python in python3.14 python3.13 python3.12 python3.11 python3; do
         "$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
         "$python" -m venv --clear "$environment" && return
     done
