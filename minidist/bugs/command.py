@@ -116,7 +116,7 @@ def print_bug(bug: Bug) -> int:
     """One bug: what was reported, the patch, the run next to the healthy one, what sees it; 1 if nothing does."""
     print(f"{bug.name}: {bug.source}")
     say(bug.title)
-    print()
+    print(bug.link, end="\n\n" if bug.link else "\n")
     for title, text in (("The mistake", bug.mistake), ("The report", bug.says), ("Here", bug.here)):
         if text:
             say(f"{title}: {text}")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_bug_without_a_number_says_where_it_was_read_or_that_it_is_our_own() -
     assert set(without) == {"one-receive-buffer", "order-of-readiness", "dropout-per-rank"}
     assert without["dropout-per-rank"].system == "minidist"
     assert all(bug.title and bug.says and bug.year >= 2020 for bug in BUGS.values())
+
+
+def test_a_bug_says_where_to_read_it_and_lesson_18_names_no_other_place() -> None:
+    links = {name: bug.link for name, bug in BUGS.items()}
+    assert links.pop("dropout-per-rank") == ""
+    assert links["half-reduced-muon"] == "https://github.com/deepspeedai/DeepSpeed/issues/7807"
+    assert links["muon-per-micro-batch"] == "https://github.com/deepspeedai/DeepSpeed/pull/8600"
+    assert links["order-of-readiness"] == "https://github.com/pytorch/pytorch"
+    for name, link in links.items():
+        assert re.fullmatch(r"https://github.com/[\w-]+/[\w-]+(/(issues|pull)/\d+)?", link), name
+        assert bool(BUGS[name].thread) == link[-1].isdigit(), name
+    lesson = (mutants.PACKAGE.parent / "lessons" / "18_find_it" / "lesson.ipynb").read_text()
+    named = set(re.findall(r"https://github.com/[^)\s]+", lesson))
+    assert named
+    assert named <= set(links.values())
 
 
 # ---- what the threads say of the effect ------------------------------------------------------------------------------
