@@ -88,9 +88,9 @@ def print_list(bugs: dict[str, Bug]) -> None:
     print(f"{len(bugs)} bugs of record. With the name of one, this command shows it.\n")
     for bug in bugs.values():
         print(f"{bug.name}: {bug.source}; {bug.place}")
-        for text in (bug.mistake, f"Here: {bug.here}" if bug.here else ""):
-            print(textwrap.indent(textwrap.fill(text, WIDTH - 4), "    "), end="\n" * bool(text))
-    print()
+        for text in filter(None, (bug.mistake, bug.here and f"Here: {bug.here}")):
+            print(textwrap.indent(textwrap.fill(text, WIDTH - 4), "    "))
+        print()
 
 
 def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
