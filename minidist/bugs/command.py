@@ -7,6 +7,7 @@
 Each bug has the thread in which it was reported. One without a thread says where we read of it, or that it is our own.
 """
 
+import difflib
 import json
 import textwrap
 from collections.abc import Sequence
@@ -136,8 +137,9 @@ def print_change(old: str, new: str) -> None:
     """Lines of the healthy program, and what replaces them, moved to the left."""
     before, after = ([line for line in text.splitlines() if line.strip()] for text in (old, new))
     moved = textwrap.dedent("\n".join([*before, *after])).splitlines()
-    for sign, line in zip("-" * len(before) + "+" * len(after), moved, strict=True):
-        print(cut(f"{sign} {line}"))
+    for line in difflib.ndiff(moved[: len(before)], moved[len(before) :]):
+        if not line.startswith("?"):  # which marks columns
+            print(cut(line))
 
 
 def cut(line: str) -> str:
@@ -158,7 +160,7 @@ def print_verdicts(bug: Bug, row: Row) -> None:
     """A row for each check, and which saw the bug first."""
     from rich.markup import escape
 
-    table = make_table(left=("check",), right=("", "from step"))
+    table = make_table(left=("check",), right=("", "step"))
     table.add_column("found", overflow="fold")
     for check in CHECKS:
         verdict = row[check.short]

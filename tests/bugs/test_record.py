@@ -50,6 +50,7 @@ def test_a_row_is_counted_again_and_shown(name: str, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert said.startswith(f"{name}: {BUGS[name].source}\n")
+    assert all(check.title in said for check in CHECKS)  # none is broken into two lines
     first = min((row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step)
     assert f"The first to see it is: {CHECKS[first[1]].title}" in " ".join(said.split())
 
@@ -143,6 +144,12 @@ def test_a_backward_under_context_parallelism_is_wrong_after_a_right_forward() -
         if checks.distance(found["gradients"][name], right["gradients"][name]) > 1e-9
     }
     assert {name for name in right["gradients"] if ".qkv." in name} <= wrong
+
+
+def test_a_patch_is_shown_with_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_change("        one\n", "\n        one\n        two\n")
+    command.print_change("    a = 1\n", "    a = 2  # " + 80 * "x")
+    assert capsys.readouterr().out.splitlines() == ["  one", "+ two", "- a = 1", "+ a = 2  # " + 68 * "x" + "…"]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
