@@ -34,7 +34,7 @@ def check_norms(run: Handle) -> None:
 
 
 def check_sizes(run: Handle) -> None:
-    """Gradients are wrong, and with the batch and the number of ranks that are usual in tests they are right."""
+    """Gradients are right with a batch and a number of ranks that are usual in tests, and wrong with others."""
     raise NotImplementedError
 
 
@@ -46,10 +46,10 @@ def check_memory(run: Handle) -> None:
 
 
 def check_precision(run: Handle) -> None:
-    """In float64 all is right. In the precision in which users train, it is not: by far, or on some rank.
+    """In float64 all is right. In the precision in which users train, results are far off, or ranks disagree.
 
-    Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. In a system
-    of this lesson, that is so for each of the first few steps."""
+    Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. Some healthy
+    systems skip all of their first few steps."""
     raise NotImplementedError
 
 

@@ -92,9 +92,14 @@ def system(name: str, broken: bool = True, seed: int = 5) -> Handle:
     return Handle(made.facts, lambda asked: systems().perform([(made, asked)])[0])
 
 
-def read_table() -> dict[str, set[str]]:
-    """The counted table: for each bug of record the checks that notice it, by their short names."""
-    return {name: {check for check, said in row.items() if said.step} for name, row in command.kept().items()}
+def read_table() -> dict[str, dict[str, str]]:
+    """The counted table: for each bug of record, what each check says: "x", it notices the bug, "." it does not, "-" it
+    was not asked."""
+    bugs = read_bugs()
+    return {
+        name: {check.short: command.letter(bugs[name], row, check) for check in CHECKS}
+        for name, row in command.kept().items()
+    }
 
 
 def titles() -> dict[str, str]:

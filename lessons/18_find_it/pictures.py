@@ -1,54 +1,73 @@
 """The pictures of lesson 18. They draw counted values."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.lesson import show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RED
+from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, RED
 
-LINES = ((BLUE, "-", 4.0), (RED, "-", 1.8), (ORANGE, "--", 1.8), (GREEN, ":", 2.2))  # lines may lie on one another
-
-
-def bare(ax: plt.Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
+MARKS = {"x": ("notices it", GREEN), ".": ("does not", LIGHT)}
+SAME_PROGRAM = "N"  # the first check that needs no healthy program
 
 
-def draw_losses(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:
-    """Losses of several runs, one panel for each optimizer."""
-    fig, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.2), squeeze=False)
-    words = []
-    for ax, (name, runs) in zip(axes[0], panels.items(), strict=True):
-        for (label, losses), (color, style, width) in zip(runs.items(), LINES, strict=False):
-            ax.plot(range(1, len(losses) + 1), losses, style, color=color, lw=width, label=label)
-            words.append(f"{name}, {label}: from {losses[0]:.3f} to {losses[-1]:.3f}.")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set(xlabel="step", ylabel="loss")
-        ax.set_title(name, loc="left", fontsize=10)
-        ax.legend(frameon=False, fontsize=8.5)
-        bare(ax)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.tight_layout()
+def draw_losses(runs: Mapping[str, Sequence[float]], title: str) -> None:
+    """Losses of two runs, whose lines may lie on one another."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.2))
+    for (label, losses), color, width in zip(runs.items(), (BLUE, RED), (4.0, 1.8), strict=True):
+        ax.plot(range(1, len(losses) + 1), losses, color=color, lw=width, label=label)
+    ax.set_ylabel("loss")
+    finish(ax, title)
+    words = (f"{label}: from {losses[0]:.3f} to {losses[-1]:.3f}." for label, losses in runs.items())
     show(fig, f"{title}. Losses by step. {' '.join(words)}")
 
 
-def draw_table(table: Mapping[str, Collection[str]], checks: Sequence[str], title: str) -> None:
-    """Bugs as rows, checks as columns: a dot where the check notices the bug."""
-    fig, ax = plt.subplots(figsize=(9.6, 0.26 * len(table) + 1.2))
-    for row, noticing in enumerate(table.values()):
-        for column, check in enumerate(checks):
-            ax.scatter(column, row, s=90, color=GREEN if check in noticing else LIGHT, edgecolor=GREY, lw=0.5)
-    sums = [sum(check in noticing for noticing in table.values()) for check in checks]
-    for column, count in enumerate(sums):
+def draw_differences(runs: Mapping[str, Sequence[float]], tolerance: float, title: str) -> None:
+    """Relative differences of losses by step, by optimizer. Those below rounding are drawn at rounding."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.2))
+    for (label, differences), color in zip(runs.items(), (BLUE, RED), strict=True):
+        ax.plot(range(1, len(differences) + 1), [max(x, 1e-16) for x in differences], color=color, lw=2, label=label)
+    ax.axhline(tolerance, color=GREY, ls=":")
+    ax.set_yscale("log")
+    ax.set_ylabel("relative difference of losses")
+    finish(ax, title)
+    words = (f"{label}: {of[1]:.0e} at step 2, {of[-1]:.0e} at step {len(of)}." for label, of in runs.items())
+    show(fig, f"{title}. Relative differences of losses by step. {' '.join(words)}")
+
+
+def finish(ax: plt.Axes, title: str) -> None:
+    ax.set_xlabel("step")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_title(title, loc="left", fontsize=10)
+    ax.legend(frameon=False, fontsize=8.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.figure.tight_layout()
+
+
+def draw_table(table: Mapping[str, Mapping[str, str]], title: str) -> None:
+    """Bugs as rows, checks as columns; for the marks see given.read_table."""
+    checks = [*next(iter(table.values()))]
+    fig, ax = plt.subplots(figsize=(9.6, 0.26 * len(table) + 1.9))
+    for mark, (label, color) in MARKS.items():
+        at = [(x, y) for y, of in enumerate(table.values()) for x, check in enumerate(checks) if of[check] == mark]
+        ax.scatter(*zip(*at, strict=True), s=90, color=color, edgecolor=GREY, lw=0.5, label=label)
+    ax.scatter([], [], alpha=0, label="no dot: was not asked")
+    for column, check in enumerate(checks):
+        count = sum(of[check] == "x" for of in table.values())
         ax.text(column, len(table), str(count), ha="center", va="center", fontsize=9, color=DARK)
     ax.set_yticks(range(len(table) + 1), [*table, "noticed"], fontsize=8.5)
     ax.set_xticks(range(len(checks)), checks, fontsize=9)
     ax.xaxis.tick_top()
+    border = checks.index(SAME_PROGRAM) - 0.5
+    ax.axvline(border, color=GREY, lw=0.8)
+    ax.text(border - 0.1, -1.75, "compares with the healthy program", ha="right", fontsize=8.5, color=DARK)
+    ax.text(border + 0.1, -1.75, "compares the program with itself", ha="left", fontsize=8.5, color=DARK)
     ax.set(xlim=(-0.6, len(checks) - 0.4), ylim=(len(table) + 0.6, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title(title, loc="left", fontsize=10)
+    ax.set_title(title, loc="left", fontsize=10, pad=40)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=3, frameon=False, fontsize=8.5)
     fig.tight_layout()
-    rows = " ".join(f"{name}: {', '.join(check for check in checks if check in of)}." for name, of in table.items())
-    show(fig, f"{title}. {rows}")
+    rows = (f"{name}: {', '.join(check for check in checks if of[check] == 'x')}." for name, of in table.items())
+    show(fig, f"{title}. {' '.join(rows)}")

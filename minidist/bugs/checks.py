@@ -215,16 +215,16 @@ def fine(bug: Bug) -> float:
 
 CHECKS = (
     Check("loss", "loss after 20 steps, as trained", "as trained", compare_losses("as trained", "serial", coarse)),
-    Check("f64", "the same in float64", "exact", compare_losses("exact", "serial exact", fine)),
-    Check("grad", "gradients against serial training", "exact", compare_gradients),
+    Check("f64", "the same, in float64", "exact", compare_losses("exact", "serial exact", fine)),
+    Check("grad", "gradients, against serial training", "exact", compare_gradients),
     Check("norm", "norm of the gradient", "exact", compare_norms),
     Check("sent", "bytes sent, by phase", "exact", compare_bytes),
     Check("mem", "memory held, by kind", "exact", compare_memory),
-    Check("sgd", "loss with SGD in place of Adam, as trained", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
-    Check("N", "same losses on another number of ranks", "other", compare_losses("other", "exact", fine)),
-    Check("m", "same losses with other micro-batches", "micro", compare_losses("micro", "exact", fine)),
-    Check("copy", "equal copies on all ranks, rows by a seed each", "own rows", compare_copies),
-    Check("load", "same losses after a checkpoint", "resumed", compare_losses("resumed", "exact", fine)),
+    Check("sgd", "loss with SGD and without clipping", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
+    Check("N", "same losses, other rank counts", "other", compare_losses("other", "exact", fine)),
+    Check("m", "same losses, other micro-batches", "micro", compare_losses("micro", "exact", fine)),
+    Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),
+    Check("load", "same losses, after a checkpoint", "resumed", compare_losses("resumed", "exact", fine)),
 )
 
 

@@ -7,6 +7,7 @@
 Each bug has the thread in which it was reported. One without a thread says where we read of it, or that it is our own.
 """
 
+import difflib
 import json
 import textwrap
 from collections.abc import Sequence
@@ -88,9 +89,9 @@ def print_list(bugs: dict[str, Bug]) -> None:
     print(f"{len(bugs)} bugs of record. With the name of one, this command shows it.\n")
     for bug in bugs.values():
         print(f"{bug.name}: {bug.source}; {bug.place}")
-        for text in (bug.mistake, f"Here: {bug.here}" if bug.here else ""):
-            print(textwrap.indent(textwrap.fill(text, WIDTH - 4), "    "), end="\n" * bool(text))
-    print()
+        for text in filter(None, (bug.mistake, bug.here and f"Here: {bug.here}")):
+            print(textwrap.indent(textwrap.fill(text, WIDTH - 4), "    "))
+        print()
 
 
 def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
@@ -116,7 +117,7 @@ def print_bug(bug: Bug) -> int:
     """One bug: what was reported, the patch, the run next to the healthy one, what sees it; 1 if nothing does."""
     print(f"{bug.name}: {bug.source}")
     say(bug.title)
-    print()
+    print(bug.link, end="\n\n" if bug.link else "\n")
     for title, text in (("The mistake", bug.mistake), ("The report", bug.says), ("Here", bug.here)):
         if text:
             say(f"{title}: {text}")
@@ -136,8 +137,9 @@ def print_change(old: str, new: str) -> None:
     """Lines of the healthy program, and what replaces them, moved to the left."""
     before, after = ([line for line in text.splitlines() if line.strip()] for text in (old, new))
     moved = textwrap.dedent("\n".join([*before, *after])).splitlines()
-    for sign, line in zip("-" * len(before) + "+" * len(after), moved, strict=True):
-        print(cut(f"{sign} {line}"))
+    for line in difflib.ndiff(moved[: len(before)], moved[len(before) :]):
+        if not line.startswith("?"):  # which marks columns
+            print(cut(line))
 
 
 def cut(line: str) -> str:
@@ -158,7 +160,7 @@ def print_verdicts(bug: Bug, row: Row) -> None:
     """A row for each check, and which saw the bug first."""
     from rich.markup import escape
 
-    table = make_table(left=("check",), right=("", "from step"))
+    table = make_table(left=("check",), right=("", "step"))
     table.add_column("found", overflow="fold")
     for check in CHECKS:
         verdict = row[check.short]

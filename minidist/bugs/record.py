@@ -5,8 +5,9 @@ the healthy program a feature that it lacks, such as another optimizer. A bug ha
 
     name           of one word, for the command line
     system         where it was found
-    thread         the number of its thread, or "" if it has none that we have read: then it is our own
-    title, year    of the thread, or of the document that tells of it
+    repository     its repository on GitHub, or "" if the bug is our own
+    thread         the number of its thread, #1 or PR #1; "" if the bug stands in code or in a document, or is our own
+    title, year    of the thread, without labels in brackets, or of what else tells of it
     mistake        in one sentence
     says           what the thread says of its effect
     here           how it behaves here, if that differs from what the thread says
@@ -40,6 +41,7 @@ class Bug:
     mistake: str
     says: str
     chapter: str
+    repository: str = ""
     thread: str = ""
     here: str = ""
     options: str = ""
@@ -61,6 +63,15 @@ class Bug:
     def source(self) -> str:
         """System, thread and year."""
         return f"{self.system} {self.thread}".strip() + f", {self.year}"
+
+    @property
+    def link(self) -> str:
+        """Where to read it; "" if the bug is our own."""
+        if not self.repository:
+            return ""
+        kind = "pull" if self.thread.startswith("PR") else "issues"
+        number = self.thread.rpartition("#")[2]
+        return f"https://github.com/{self.repository}" + f"/{kind}/{number}" * bool(number)
 
 
 def read_all() -> dict[str, Bug]:

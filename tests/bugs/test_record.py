@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def noticing(row: command.Row) -> set[str]:
     return {name for name, verdict in row.items() if verdict.step}
 
 
+def check_is_kept(name: str, row: command.Row) -> None:
+    """The same marks; in float64, where rounding cannot move them, also the same steps and figures."""
+    assert noticing(row) == noticing(KEPT[name])
+    for check in CHECKS:
+        if check.run in ("exact", "other", "micro", "resumed"):
+            assert row[check.short] == KEPT[name].get(check.short, checks.NOTHING), check.title
+
+
 def asks(check: Check, name: str) -> bool:
     """Masks of dropout depend on the micro-batch, so of bugs in dropout its number is not varied. Muon is no Adam."""
     return (check.short != "m" or "dropout" not in name) and (check.short != "sgd" or "muon" not in name)
@@ -36,11 +45,12 @@ def asks(check: Check, name: str) -> bool:
 @pytest.mark.parametrize("name", HERE)
 def test_a_row_is_counted_again_and_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = checks.noticed(BUGS[name])
-    assert noticing(row) == noticing(KEPT[name])
+    check_is_kept(name, row)
     assert command.print_bug(BUGS[name]) == 0
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert said.startswith(f"{name}: {BUGS[name].source}\n")
+    assert all(check.title in said for check in CHECKS)  # none is broken into two lines
     first = min((row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step)
     assert f"The first to see it is: {CHECKS[first[1]].title}" in " ".join(said.split())
 
@@ -48,7 +58,7 @@ def test_a_row_is_counted_again_and_shown(name: str, capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_each_row_is_counted_again_and_no_check_alarms_without_the_bug(name: str) -> None:
-    assert noticing(checks.noticed(BUGS[name])) == noticing(KEPT[name])
+    check_is_kept(name, checks.noticed(BUGS[name]))
     assert checks.false_alarms(BUGS[name]) == {}
 
 
@@ -88,6 +98,21 @@ def test_a_bug_without_a_number_says_where_it_was_read_or_that_it_is_our_own() -
     assert all(bug.title and bug.says and bug.year >= 2020 for bug in BUGS.values())
 
 
+def test_a_bug_says_where_to_read_it_and_lesson_18_names_no_other_place() -> None:
+    links = {name: bug.link for name, bug in BUGS.items()}
+    assert links.pop("dropout-per-rank") == ""
+    assert links["half-reduced-muon"] == "https://github.com/deepspeedai/DeepSpeed/issues/7807"
+    assert links["muon-per-micro-batch"] == "https://github.com/deepspeedai/DeepSpeed/pull/8600"
+    assert links["order-of-readiness"] == "https://github.com/pytorch/pytorch"
+    for name, link in links.items():
+        assert re.fullmatch(r"https://github.com/[\w-]+/[\w-]+(/(issues|pull)/\d+)?", link), name
+        assert bool(BUGS[name].thread) == link[-1].isdigit(), name
+    lesson = (mutants.PACKAGE.parent / "lessons" / "18_find_it" / "lesson.ipynb").read_text()
+    named = set(re.findall(r"https://github.com/[^)\s]+", lesson))
+    assert named
+    assert named <= set(links.values())
+
+
 # ---- what the threads say of the effect ------------------------------------------------------------------------------
 
 
@@ -119,6 +144,12 @@ def test_a_backward_under_context_parallelism_is_wrong_after_a_right_forward() -
         if checks.distance(found["gradients"][name], right["gradients"][name]) > 1e-9
     }
     assert {name for name in right["gradients"] if ".qkv." in name} <= wrong
+
+
+def test_a_patch_is_shown_with_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_change("        one\n", "\n        one\n        two\n")
+    command.print_change("    a = 1\n", "    a = 2  # " + 80 * "x")
+    assert capsys.readouterr().out.splitlines() == ["  one", "+ two", "- a = 1", "+ a = 2  # " + 68 * "x" + "…"]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

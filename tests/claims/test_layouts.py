@@ -1,6 +1,9 @@
 """The same numbers at every layout: what passes, what is told of a difference, and the README's example."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,18 +84,24 @@ def test_a_long_report_is_cut() -> None:
     assert str(raised.value).endswith("and 3 more")
 
 
-def test_the_example_of_the_readme() -> None:
-    """It passes as it stands, and finds a mean over a rank's own rows."""
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    """Pasted into a file elsewhere it passes, and it finds a mean over a rank's own rows."""
     [text] = [
         block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "every_layout" in block
     ]
     source = "\n".join(line.removeprefix("  ") for line in text.splitlines())
     assert len(list(filter(None, source.splitlines()))) <= 15
-    right: dict = {}
-    exec(source, right)
-    right["test_gradients_are_those_of_one_rank"]()
-    wrong: dict = {}
     assert source.count("/ len(x)") == 1
-    exec(source.replace("/ len(x)", "/ len(x[rows])"), wrong)
-    with pytest.raises(AssertionError, match="w: 4 times as large: off by exactly 4 = dp: a sum that should be a mean"):
-        wrong["test_gradients_are_those_of_one_rank"]()
+    (tmp_path / "test_right.py").write_text(source)
+    (tmp_path / "test_wrong.py").write_text(source.replace("/ len(x)", "/ len(x[rows])"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_right.py", "test_wrong.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(README.parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED test_wrong.py::test_gradients_are_those_of_one_rank" in done.stdout
+    said = " ".join(line.removeprefix("E ").strip() for line in done.stdout.splitlines())
+    assert "dp 4 is not dp 1: w: 4 times as large: off by exactly 4 = dp: a sum that should be a mean?" in said
