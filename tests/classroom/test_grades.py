@@ -54,7 +54,7 @@ OTHERS = [
 OF_THIS_RUN = shard_of_this_run(OTHERS, 80)
 EVERY_BASE = [base for bases in BASES.values() for base in bases.values()]
 BASES_OF_THIS_RUN = shard_of_this_run(EVERY_BASE, 13)
-LESSONS_OF_THIS_RUN = shard_of_this_run([*LESSONS], 2)
+LESSONS_OF_THIS_RUN = shard_of_this_run([*LESSONS], 4)
 
 
 def in_this_run(mistake: Mistake) -> bool:
