@@ -83,23 +83,30 @@ def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case]
         if not submission.messages and submission.wire.spoils:
             lose(f"On {case.label}: no message is sent.")
         changes = [*noise(submission.messages), *swaps(submission.messages, submission.random)]
-        while changes:
-            renamed = {
-                (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
-                for number, ((comm, rank, which), _, content) in enumerate(changes)
-            }
-            try:
-                runs = submission.attempt(target, [case] * len(changes), [function], spoiled=renamed)
-            except Lost:  # the program has noticed: then one at a time
-                first, changes = changes[0], changes[1:]
-                try:
-                    runs = submission.attempt(target, [case], [function], spoiled={first.message: first.content})
-                except Lost:
-                    continue
-                judge(case, before, runs, [first])
-                continue
-            judge(case, before, runs, changes)
-            break
+        check_changes(submission, target, function, case, before, changes)
+
+
+def check_changes(
+    submission: Submission,
+    target: str,
+    function: str,
+    case: Case,
+    before: Sequence[Outcome],
+    changes: Sequence["Change"],
+) -> None:
+    """Each of them in a run of its own, all in one job; if the program notices one, by halves."""
+    renamed = {
+        (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
+        for number, ((comm, rank, which), _, content) in enumerate(changes)
+    }
+    try:
+        runs = submission.attempt(target, [case] * len(changes), [function], spoiled=renamed) if changes else []
+    except Lost:
+        half = len(changes) // 2
+        for part in (changes[:half], changes[half:]) if half else ():
+            check_changes(submission, target, function, case, before, part)
+        return
+    judge(case, before, runs, changes)
 
 
 def check_heard(submission: Submission, target: str, function: str, case: Case) -> None:

@@ -16,10 +16,11 @@ from hypothesis import given
 
 from classroom.tiny import HALF, HIDDEN, RIGHT, ROOT, classroom, make_lessons
 from minidist import UsageError, ring
-from minidist.classroom import ranks, training
+from minidist.classroom import meaning, ranks, training
 from minidist.classroom.__main__ import main
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import grade
+from minidist.classroom.submission import Case, Lost, Outcome
 
 # ---- what is said of a wrong array -----------------------------------------------------------------------------------
 
@@ -54,6 +55,28 @@ def test_other_wrong_values():
     assert in_a_gathering(total[4], total, 3, 0) == "it holds element 4, of rank 2's chunk"
     assert "nobody's chunk" in in_a_gathering(0.0, total, 3, 0)
     assert first_difference(np.array([1, np.nan]), np.array([1, np.nan])) == 1
+
+
+# ---- messages that are spoiled --------------------------------------------------------------------------------------
+
+
+class Notices:
+    """A submission of which one message is noticed when it is spoiled, and nobody looks at the last one."""
+
+    def attempt(self, target, cases, asked, spoiled):
+        changed = {int(comm.split("/")[1].split(".")[0]): rank for comm, rank, _ in spoiled}
+        if 1 in changed.values():
+            raise Lost("rank 0 failed")
+        return [[Outcome(np.array([float(changed[number] == 0)]), {})] for number in range(len(cases))]
+
+
+def test_a_message_of_no_meaning_is_found_next_to_one_that_is_noticed():
+    case, before = Case(1, "three messages", [None]), [Outcome(np.array([0.0]), {})]
+    changes = [meaning.Change(("world/0.0", rank, 0), f"x.py:{rank}", b"1") for rank in (0, 0, 1, 0)]
+    meaning.check_changes(Notices(), "call", "f", case, before, changes)
+    changes += [meaning.Change(("world/0.0", 2, 0), "x.py:2", b"1")]
+    with pytest.raises(pytest.fail.Exception, match=r"rank 2 sends at x\.py:2, the results are the same"):
+        meaning.check_changes(Notices(), "call", "f", case, before, changes)
 
 
 # ---- what is said of a wrong shard -----------------------------------------------------------------------------------
