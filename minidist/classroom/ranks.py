@@ -202,7 +202,8 @@ def fingerprint() -> Fingerprint:
         _mark(marks, name, name, vars(module))
     addresses = np.fromiter(places_of(marks), np.int64)
     first, last = int(addresses.min(initial=id(marks))), int(addresses.max(initial=id(marks)))
-    memory = np.frombuffer((ctypes.c_int64 * ((last - first) // 8 + 1)).from_address(first), np.int64)
+    words = (ctypes.c_int64 * ((last - first) // 8 + 1)).from_address(first)
+    memory = np.frombuffer(memoryview(words), np.int64)
     places = (addresses - first) // 8
     whole = Marks([*modules], sys.modules.get, [*modules], [*modules.values()])
     return Fingerprint(whole, marks, memory, places, memory[places].tobytes())
