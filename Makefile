@@ -27,7 +27,7 @@ doctor: ## say what is wrong with the MPI set-up, and what mends it
 	exec python3 -m minidist doctor
 
 test: $(VENV)/.dev ## run the tests (several at a time: many wait most of their time)
-	$(IN_VENV) python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(IN_VENV) python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev ## check style and types
 	$(IN_VENV) ruff check

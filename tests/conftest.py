@@ -27,6 +27,28 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(f"To repeat this run: MINIDIST_PART={part_of_this_run()}")  # -q prints no header
 
 
+LONGEST = (  # files that take long: they begin first, so that none is left over when all others are done
+    *("test_kills", "classroom/test_grades", "test_mapreduce", "classroom/test_notebook", "test_pipeline"),
+    *("test_checkpoint", "nn/test_recompute", "test_chapters", "test_tensor_parallel", "claims/test_mutants"),
+    *("test_precisions", "deepspeed/test_ranks", "mpi/test_stops", "classroom/test_tricks", "test_parallel3d"),
+    *("classroom/test_classroom", "memory/test_witness", "cli/test_screens", "test_zero_r", "test_layouts"),
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of pytest-xdist: with --no-loadscope-reorder files are given out in this order."""
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    assert all(file.is_file() for file in places)
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for ranks a third of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests, and what they import, stay to the end: the garbage collector need not look at them whenever
     one of them calls it."""

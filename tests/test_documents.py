@@ -29,11 +29,11 @@ from minidist.cli import doctor, options
 from minidist.launch import launcher
 from minidist.memory import allocator, witness
 from minidist.mpi import run
-from minidist.mr import cluster
 from minidist.mr.plan import Plan
 from minidist.plan import command as plan
 from minidist.plan import published
 from minidist.programs import chapter
+from minidist.programs import mapreduce as mapreduce_program
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted([*ROOT.glob("*.md"), *ROOT.glob("minidist/**/README.md"), *ROOT.glob("lessons/**/README.md")])
@@ -115,7 +115,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     )
     checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
-    others = ((cluster, "print_cluster"), (recompute, "print_chain"), (plan, "search"), (published, "main"))
+    others = ((mapreduce_program, "print_cluster"), (recompute, "print_chain"), (plan, "search"), (published, "main"))
     for module, work in (*works, *teaching, *checkpoints, *others):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(witness, "begin", lambda: None)  # nothing would end it

@@ -34,6 +34,7 @@ TEXTS = {"--pattern", "--inject", "chapters", "name"}  # what may be empty, or i
 WALK = r"""
 import io, json, os, runpy, sys
 from contextlib import redirect_stdout
+import minidist.command, minidist.programs.chapter, minidist.train  # once for all of them, and no MPI
 from minidist import UsageError
 from minidist.cli.options import Parser
 

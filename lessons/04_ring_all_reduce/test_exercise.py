@@ -8,7 +8,8 @@ costs one part:
 
 - A result counts as right up to a factor; one part asks for the factor.
 - Parts on other sizes, on other numbers of ranks and on `out` ask for results as right as those of the plain case.
-- No part is earned without messages. The result needs all bytes that the task cannot do without, the others half.
+- No part is earned without messages. The result needs all bytes that the task cannot do without, the others half, and
+  a wrong result is made of what arrives.
 - The result needs ranks that share the work. If all goes through one rank, there is no ring to give points for.
 - The parts on the result ask for the dtype. The others do not: they use float64, or skip what has another dtype.
 """
@@ -28,7 +29,7 @@ from minidist.classroom.diagnose import (
     in_a_partial_sum,
     in_a_sum,
 )
-from minidist.classroom.meaning import check_meaning, check_timing, working
+from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -99,6 +100,13 @@ def check_shapes(case: Case, outcomes: Sequence[Outcome], least: float = 0.5) ->
         )
 
 
+def check_tried(submission: Submission, case: Case, outcomes: Sequence[Outcome]) -> None:
+    """`check_shapes`; and a result that is wrong is made of the messages."""
+    check_shapes(case, outcomes)
+    if not is_right(case, outcomes):
+        check_heard(submission, "call", case.arguments["function"], case)
+
+
 def check_values(case: Case, outcomes: Sequence[Outcome]) -> None:
     """Every rank has returned what it should, up to a factor."""
     check_shapes(case, outcomes, 0)
@@ -140,8 +148,13 @@ def check_balance(case: Case, outcomes: Sequence[Outcome]) -> None:
 
 
 def is_right(case: Case, outcomes: Sequence[Outcome]) -> bool:
-    """Up to a factor. check_shapes has accepted the outcomes."""
-    return all(factor_of(o.value["returned"], wanted(case, rank)) is not None for rank, o in enumerate(outcomes))
+    """Up to a factor."""
+    return all(
+        isinstance(o.value["returned"], np.ndarray)
+        and o.value["returned"].shape == wanted(case, rank).shape
+        and factor_of(o.value["returned"], wanted(case, rank)) is not None
+        for rank, o in enumerate(outcomes)
+    )
 
 
 # ---- what parts ask for ----------------------------------------------------------------------------------------------
@@ -161,7 +174,7 @@ def check_others(submission: Submission, function: str) -> None:
     """Other sizes and numbers of ranks: results as right as those of 12 elements on 4 ranks."""
     cases = [case(submission, function, n, size) for n, size in [(4, 12), *OTHERS]]
     plain, *runs = submission.run("call", cases, [function])
-    check_shapes(cases[0], plain)
+    check_tried(submission, cases[0], plain)
     check = check_values if is_right(cases[0], plain) else check_shapes
     for each, outcomes in zip(cases[1:], runs, strict=True):
         check(each, outcomes)
@@ -175,7 +188,7 @@ def check_out(submission: Submission, function: str, shared: str) -> None:
         label = f"{cases[0].label}, {'out apart from x' if out == 'apart' else shared}"
         cases.append(Case(4, label, cases[0].inputs, arguments))
     plain, *runs = submission.run("call", cases, [function])
-    check_shapes(cases[0], plain)
+    check_tried(submission, cases[0], plain)
     right = is_right(cases[0], plain)
     for each, outcomes in zip(cases, [plain, *runs], strict=True):
         for rank, outcome in enumerate(outcomes):
@@ -195,16 +208,15 @@ def check_out(submission: Submission, function: str, shared: str) -> None:
 
 def check_steps(submission: Submission, function: str) -> None:
     """The skeleton's steps: as many messages as it says, of a chunk each, to the right neighbor alone."""
-    cases = [case(submission, function, n, 1200) for n in (4, 2)]
-    for each, outcomes in zip(cases, submission.run("call", cases, [function]), strict=True):
-        check_ring(each, outcomes)
-    narrow = [case(submission, function, n, 1200, "float32") for n in (4, 2)]
+    wide, narrow = ([case(submission, function, n, 1200, dtype) for n in (4, 2)] for dtype in ("float64", "float32"))
     try:
-        runs = submission.attempt("call", narrow, [function])
+        runs = submission.attempt("call", [*wide, *narrow], [function])
     except Lost:  # the part on the result says what is wrong with float32
-        return
-    for each, outcomes in zip(narrow, runs, strict=True):
-        if all(outcome.value["dtype"] == "float32" for outcome in outcomes):
+        runs = submission.run("call", wide, [function])
+    if not is_right(wide[0], runs[0]):
+        check_heard(submission, "call", function, wide[0])
+    for each, outcomes in zip([*wide, *narrow], runs, strict=False):
+        if each.inputs[0].itemsize == 8 or all(outcome.value["dtype"] == "float32" for outcome in outcomes):
             check_ring(each, outcomes)
 
 
@@ -309,7 +321,7 @@ def test_memory(submission: Submission) -> None:
     each = case(submission, "all_reduce", n, size)
     measured = Case(n, each.label, each.inputs)
     [outcomes] = submission.run("call_measured", [measured], ["all_reduce"])
-    check_shapes(each, outcomes)
+    check_tried(submission, each, outcomes)
     limit = 8 * (size + (HELD + IN_TRANSIT) * size // n) + SLACK
     for rank, outcome in enumerate(outcomes):
         if outcome.value["peak"] > limit:
@@ -323,7 +335,7 @@ def test_memory(submission: Submission) -> None:
 
 def check_confined(submission: Submission) -> None:
     """The same seen from outside: it succeeds on ranks that can take no more memory than it and the wire need."""
-    n, size = 8, 1_000_000
+    n, size = 8, 700_000
     inputs = [np.full(size, rank, np.float64) for rank in range(n)]
     large = Case(n, f"{n} ranks, all_reduce of {size:,} float64 with memory for the result and three chunks", inputs)
     memory = 8 * (size + (HELD + IN_TRANSIT + 1) * size // n) + (3 << 20)
@@ -336,7 +348,7 @@ def check_confined(submission: Submission) -> None:
 @pytest.mark.points(1, "sums, not means")
 def test_factor(submission: Submission) -> None:
     cases_of = {f: [case(submission, f, n, 12) for n in (4, 2)] for f in ("reduce_scatter", "all_reduce")}
-    for function, runs in working(submission, "call", cases_of, check_shapes):
+    for function, runs in working(submission, "call", cases_of, partial(check_tried, submission)):
         for each, outcomes in zip(cases_of[function], runs, strict=True):
             check_shapes(each, outcomes)
             for rank, outcome in enumerate(outcomes):
@@ -349,12 +361,12 @@ def test_factor(submission: Submission) -> None:
 def test_timing(submission: Submission) -> None:
     sizes = (12, 40_000) if submission.wire.name == "mpi" else (12,)  # MPI puts small messages aside
     cases = {function: [case(submission, function, 4, size) for size in sizes] for function in ASKED}
-    check_timing(submission, "call", cases, check_shapes)
+    check_timing(submission, "call", cases, partial(check_tried, submission))
 
 
 @pytest.mark.points(1, "every message means something")
 def test_meaning(submission: Submission) -> None:
-    check_meaning(submission, "call", {function: case(submission, function, 4, 12) for function in ASKED}, check_shapes)
+    check_meaning(submission, "call", {function: case(submission, function, 3, 9) for function in ASKED}, check_shapes)
 
 
 # ---- the notebook's gaps, which earn no points: check("reduce_scatter_step") runs these ------------------------------

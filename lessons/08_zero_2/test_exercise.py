@@ -216,7 +216,7 @@ def check_phases(case: Case, rank: int, outcome: Outcome, needed: Mapping[str, i
 
 @pytest.mark.points(2, "train_step: one layer's gradient at a time is whole")
 def test_train_step_memory(submission: Submission) -> None:
-    run = layers(submission, 4, 64, [4, 4], depth=32, rate=RATE)
+    run = layers(submission, 4, 64, [4, 4], depth=20, rate=RATE)
     [outcomes] = submission.run("train_layers_measured", [run], ["train_step"])
     least = 2 * len(run.flats) * (run.n - 1) * (run.flats[0].nbytes // run.n)  # of each layer's gradient, in two steps
     for rank, outcome in enumerate(outcomes):

@@ -268,8 +268,10 @@ def test_run_backward_memory(submission: Submission) -> None:
                 f"On {each.label}: when layer {number}'s backward begins, {inputs} inputs are held; {done // 2} of 5"
                 " segments are done with. Take each input out of the list: inputs.pop()."
             )
+    begun: set[int] = set()  # segments, in whatever order: another part asks for the right one
     for (method, number, *_), listed in zip(outcome.value["calls"], outcome.value["listed"], strict=True):
-        if listed > number // 2:
+        begun.add(number // 2)
+        if listed > 5 - len(begun):
             lose(
                 f"On {each.label}: when layer {number}'s {method} has begun, {listed} inputs are in the list, that of"
                 " its own segment among them. Take it out before the segment runs: run_segment(..., inputs.pop(), dy)."
@@ -311,7 +313,8 @@ def test_mask_again(submission: Submission) -> None:
     both = Case(2, "mask on 2 ranks", [[one], [one]], {"function": "mask"})
     [outcomes] = submission.run("masks", [both], ["mask"])
     masks = [an_array(both, outcome.value["returned"][0], "the mask", (5, 8)) for outcome in outcomes]
-    if not np.array_equal(*masks):
+    own = any(outcome.value["moved"] for outcome in outcomes)  # drawn from NumPy's generator: a part of its own asks
+    if not own and not np.array_equal(*masks):
         lose(
             f"On {both.label}: with the same key and name each has another mask. Where do its random numbers begin?"
             " Python's hash of a text is another number in each process."
@@ -401,7 +404,7 @@ def test_best_interval(submission: Submission) -> None:
 def test_best_interval_bytes(submission: Submission) -> None:
     """Where it does not matter whether a last segment that is shorter counts: the other part asks for that."""
     random = submission.random
-    asked = [[24, 2.0, 8.0], [12, 40.0, 1.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
+    asked = [[24, 2.0, 8.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
     while len(asked) < 10:
         n, given, layer = int(random.integers(12, 150)), *(float(size) for size in random.integers(1, 40, 2))
         held, without = held_by(n, given, layer), [n // k * given + k * layer for k in range(1, n + 1)]

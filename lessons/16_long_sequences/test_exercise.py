@@ -638,7 +638,7 @@ def test_timing(submission: Submission) -> None:
 
 @pytest.mark.points(1, "every message means something")
 def test_meaning(submission: Submission) -> None:
-    cases = {function: sequence(submission, function, balanced(4, 1), "zigzag") for function in RING}
+    cases = {function: sequence(submission, function, balanced(3, 1), "zigzag") for function in RING}
     check_meaning(submission, "call", cases, check_tried)
 
 

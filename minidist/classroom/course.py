@@ -245,11 +245,9 @@ class Class:
         writer.writerow([*header, *self.lessons, "total", "note"])
         for student, grades in self.grades.items():
             row = self.known.rows.get(student) if self.known else None
-            points = [
-                "" if name not in grades or grades[name].machine else f"{grades[name].earned:g}"
-                for name in self.lessons
-            ]
-            total = f"{sum(graded.earned for graded in grades.values() if not graded.machine):g}" if grades else ""
+            earned = {name: graded.earned for name, graded in grades.items() if not graded.machine}
+            points = [f"{earned[name]:g}" if name in earned else "" for name in self.lessons]
+            total = f"{sum(earned.values()):g}" if earned else ""
             named = row or [student] + [""] * (len(header) - 1)
             writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))

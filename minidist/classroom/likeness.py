@@ -7,13 +7,16 @@ around the statements and more statements, unused or not, change nothing.
 """
 
 import ast
-import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LONG = 8  # statements: what is longer, and the same, was hardly written twice
 LIKE = 0.95  # of the chapter's weight: so much is never the same by chance
+
+HELD = ("body", "orelse", "finalbody", "handlers", "cases")  # statements below one, which count on their own
+LEFT_OUT = ("ctx", "annotation", "returns", "type_comment", "kind")
+NAMES = ("id", "arg", "name", "attr")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Forms = Counter[tuple[str, int]]  # (digest of a statement, its weight) -> how often
@@ -63,37 +66,31 @@ def says_nothing(node: ast.AST) -> bool:
 
 
 def form(statement: ast.AST) -> tuple[str, int]:
-    head = copy.copy(statement)
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        if isinstance(getattr(head, field, None), list):
-            setattr(head, field, [])
-    plain = Nameless().visit(copy.deepcopy(head))
-    weight = sum(not isinstance(node, ast.expr_context) for node in ast.walk(plain))
-    return hashlib.blake2b(ast.dump(plain).encode(), digest_size=12).hexdigest(), weight
+    words: list[str] = []
+    weight = spell(statement, words)
+    return hashlib.blake2b("\n".join(words).encode(errors="replace"), digest_size=12).hexdigest(), weight
 
 
-class Nameless(ast.NodeTransformer):
-    """Every name becomes the same, and annotations go."""
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name("_", ast.Load())
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg("_")
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        own = isinstance(node.value, ast.Name) and node.value.id == "self"
-        self.generic_visit(node)
-        return ast.Attribute(node.value, "_" if own else node.attr, ast.Load())
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        return ast.Assign([node.target], node.value) if node.value else node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name, node.returns = "_", None
-        return node
+def spell(node: ast.AST, words: list[str]) -> int:
+    """Add a node's normal form to the words, and return of how many nodes it is: without what it holds, names,
+    annotations, and whether something is read or written there, which its place says."""
+    if isinstance(node, ast.AnnAssign) and node.value:
+        node = ast.Assign([node.target], node.value)
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    nameless = own or isinstance(node, ast.Name | ast.arg | ast.FunctionDef)
+    words.append(type(node).__name__)
+    weight = 1
+    for field, value in ast.iter_fields(node):
+        values = value if isinstance(value, list) else [value]
+        if field in LEFT_OUT or (isinstance(value, list) and field in HELD) or (nameless and field in NAMES):
+            continue
+        words.append(f"{field} {len(values)}")
+        for each in values:
+            if isinstance(each, ast.AST):
+                weight += spell(each, words)
+            else:
+                words.append(repr(each))
+    return weight
 
 
 def texts_in(tree: ast.AST) -> Iterator[ast.AST]:

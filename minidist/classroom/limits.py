@@ -66,7 +66,7 @@ def address_space() -> int:
 def state(process: int) -> str:
     """What the kernel says of a process: R if it runs or could, S if it sleeps, ...; "" where nobody tells."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
         return ""
 
@@ -119,7 +119,7 @@ def look_at(processes: Sequence[int]) -> tuple[int, int]:
 def memory_of(process: int) -> int:
     """Bytes that it has in memory and no file has; 0 where nobody tells."""
     try:
-        status = Path(f"/proc/{process}/status").read_text()
+        status = Path(f"/proc/{process}/status").read_text(errors="replace")  # its name may be any bytes
     except OSError:
         return 0
     return sum(

@@ -44,12 +44,26 @@ def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Ca
         lose(why)
 
 
+def run_together(
+    submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough
+) -> tuple[list[str], list[list[Outcome]]]:
+    """The functions that work, and what comes of all their cases in one run: most often all do, which it shows."""
+    try:
+        everything = [case for theirs in cases.values() for case in theirs]
+        plain = submission.attempt(target, everything, [*cases])
+        for case, outcomes in zip(everything, plain, strict=True):
+            enough(case, outcomes)
+        return [*cases], plain
+    except (Lost, pytest.fail.Exception):
+        names = [name for name, _ in working(submission, target, cases, enough)]
+        return names, submission.run(target, [case for name in names for case in cases[name]], names)
+
+
 def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> None:
     """Sends that wait for their receiver, memory of requests that is watched, messages in another order, and as the
     seed has it: the results are those of a run without all that."""
-    names = [name for name, _ in working(submission, target, cases, enough)]
+    names, plain = run_together(submission, target, cases, enough)
     together = [case for name in names for case in cases[name]]
-    plain = submission.run(target, together, names)
     for rules in (STRICT, Rules("drawn", "drawn", submission.seed)):
         again = submission.run(target, together, names, rules=rules, guarded=True)
         for case, before, now in zip(together, plain, again, strict=True):
@@ -69,23 +83,45 @@ def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case]
         if not submission.messages and submission.wire.spoils:
             lose(f"On {case.label}: no message is sent.")
         changes = [*noise(submission.messages), *swaps(submission.messages, submission.random)]
-        while changes:
-            renamed = {
-                (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
-                for number, ((comm, rank, which), _, content) in enumerate(changes)
-            }
-            try:
-                runs = submission.attempt(target, [case] * len(changes), [function], spoiled=renamed)
-            except Lost:  # the program has noticed: then one at a time
-                first, changes = changes[0], changes[1:]
-                try:
-                    runs = submission.attempt(target, [case], [function], spoiled={first.message: first.content})
-                except Lost:
-                    continue
-                judge(case, before, runs, [first])
-                continue
-            judge(case, before, runs, changes)
-            break
+        check_changes(submission, target, function, case, before, changes)
+
+
+def check_changes(
+    submission: Submission,
+    target: str,
+    function: str,
+    case: Case,
+    before: Sequence[Outcome],
+    changes: Sequence["Change"],
+) -> None:
+    """Each of them in a run of its own, all in one job; if the program notices one, by halves."""
+    renamed = {
+        (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
+        for number, ((comm, rank, which), _, content) in enumerate(changes)
+    }
+    try:
+        runs = submission.attempt(target, [case] * len(changes), [function], spoiled=renamed) if changes else []
+    except Lost:
+        half = len(changes) // 2
+        for part in (changes[:half], changes[half:]) if half else ():
+            check_changes(submission, target, function, case, before, part)
+        return
+    judge(case, before, runs, changes)
+
+
+def check_heard(submission: Submission, target: str, function: str, case: Case) -> None:
+    """A wrong result, too, is made of what arrives: when all messages carry something else, it is another one. What
+    sends messages of no meaning next to results of none has not begun."""
+    if not submission.wire.spoils or case.n == 1:
+        return
+    [before] = submission.run(target, [case], [function])
+    spoiled = {change.message: change.content for change in noise(submission.messages)}
+    try:
+        [now] = submission.attempt(target, [case], [function], spoiled=spoiled)
+    except Lost:  # the program has noticed
+        return
+    if all(same(one, other) for one, other in zip(before, now, strict=True)):
+        lose(f"On {case.label}: whatever is in the messages, the results are the same, and they are wrong.")
 
 
 class Change(NamedTuple):

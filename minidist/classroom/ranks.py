@@ -8,14 +8,12 @@ import ctypes
 import gc
 import importlib.util
 import inspect
-import itertools
 import linecache
 import operator
 import sys
 import tracemalloc
 import weakref
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -25,6 +23,7 @@ from minidist.classroom import limits
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 
+Array = np.ndarray
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
 LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
 late: list[Any] = []  # a witness, how many modules and source lines there were, and the bytes of those that came late
@@ -185,8 +184,9 @@ class Fingerprint(NamedTuple):
 
     modules: Marks
     inside: list[Marks]  # of the modules: their names, classes and functions
-    places: array  # addresses, of 8 bytes each; empty where there are none
-    content: bytes  # of these places
+    memory: Array  # this process's, as one array of words of 8 bytes
+    places: Array  # which of these words
+    content: bytes  # of these words
 
 
 VERSION = 24  # where a dict's version stands, which changes whenever the dict does (PEP 509)
@@ -200,9 +200,13 @@ def fingerprint() -> Fingerprint:
     marks: list[Marks] = []
     for name, module in modules.items():
         _mark(marks, name, name, vars(module))
-    places = array("Q", places_of(marks))
-    content = read_places(places)
-    return Fingerprint(Marks([*modules], sys.modules.get, [*modules], [*modules.values()]), marks, places, content)
+    addresses = np.fromiter(places_of(marks), np.int64)
+    first, last = int(addresses.min(initial=id(marks))), int(addresses.max(initial=id(marks)))
+    words = (ctypes.c_int64 * ((last - first) // 8 + 1)).from_address(first)
+    memory = np.frombuffer(memoryview(words), np.int64)
+    places = (addresses - first) // 8
+    whole = Marks([*modules], sys.modules.get, [*modules], [*modules.values()])
+    return Fingerprint(whole, marks, memory, places, memory[places].tobytes())
 
 
 def places_of(marks: Sequence[Marks]) -> Iterator[int]:
@@ -224,10 +228,6 @@ def places_of(marks: Sequence[Marks]) -> Iterator[int]:
             yield id(owner if isinstance(owner, dict) else gc.get_referents(owner)[0]) + VERSION
 
 
-def read_places(places: Iterable[int]) -> bytes:
-    return b"".join(map(ctypes.string_at, places, itertools.repeat(8)))
-
-
 def _mark(marks: list[Marks], module: str, place: str, names: Mapping[str, Any]) -> None:
     """The names in a module, or in a class of it, and the code of functions, which can be changed where it is."""
     whole = [f"{place}.{name}" for name in names]
@@ -243,17 +243,19 @@ def _mark(marks: list[Marks], module: str, place: str, names: Mapping[str, Any])
     marks.append(Marks([*functions], code, [*functions.values()], [*map(code, functions.values())]))
 
 
-def changed(before: Fingerprint, read=read_places, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
+def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
     """The names that stand for something else than before, or for nothing.
 
     Every rank of every job looks at ten thousand names. A look at each would count references, and so copy the memory
-    of all of them; the places where changes are noted are only read. It uses the functions that it was given when it
-    was defined, because those of the same names may no longer be Python's.
+    of all of them; the places where changes are noted are only read. It uses methods of C, and functions that it was
+    given when it was defined, because those of the same names may no longer be Python's.
     """
-    modules, inside, places, content = before
+    modules, inside, memory, places, content = before
     return [
         name
-        for names, look, keys, found in ([modules] if places and read(places) == content else [modules, *inside])
+        for names, look, keys, found in (
+            [modules] if content and memory[places].tobytes() == content else [modules, *inside]
+        )
         if not all(map(is_, map(look, keys), found))
         for name, key, value in zip(names, keys, found)
         if look(key) is not value

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from minidist.classroom.syscalls import libc
+
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
 MS_PRIVATE = 1 << 18
@@ -100,7 +102,7 @@ def fork_apart() -> int:
     except OSError:
         return os.fork()
     child = os.fork()
-    if child and ctypes.CDLL(None, use_errno=True).setns(ours, NEWPID):  # back, or the next one could not be forked
+    if child and libc().setns(ours, NEWPID):  # back, or the next one could not be forked
         raise last_error("setns")
     os.close(ours)
     return child
@@ -125,9 +127,8 @@ def others_can_run() -> bool:
 
 def become_another(rank: int, folder: str = "") -> None:
     """A user of its own, with no privileges; the folder is its own, too."""
-    libc = ctypes.CDLL(None)
     for capability in range(64):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        libc().prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     for user in (USERS + rank, NOBODY):
         with suppress(OSError):  # a user namespace may have no others
             if folder:
@@ -136,9 +137,9 @@ def become_another(rank: int, folder: str = "") -> None:
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
             break
-    drop_capabilities(libc)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # others of the same user cannot look into its memory
+    drop_capabilities()
+    libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc().prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # others of the same user cannot look into its memory
 
 
 def be_root_of_users(outside: tuple[int, int]) -> None:
@@ -161,7 +162,7 @@ def follow_into_processes() -> None:
                 os.close(descriptor)  # its end of the socket is the inner one's alone
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def change_root(hidden: Sequence[str]) -> None:
@@ -228,21 +229,20 @@ def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None
 
 
 def unshare(flags: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).unshare(flags):
+    if libc().unshare(flags):
         raise last_error("unshare")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
     texts = [text.encode() or None for text in (source, target, kind)]
-    if libc.mount(*texts, ctypes.c_ulong(flags), data.encode() or None):
+    if libc().mount(*texts, ctypes.c_ulong(flags), data.encode() or None):
         raise last_error(f"mount {target}")
 
 
-def drop_capabilities(libc: ctypes.CDLL) -> None:
+def drop_capabilities() -> None:
     """Effective, permitted and inheritable ones, of this process."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
-    libc.capset(header, (ctypes.c_uint32 * 6)())
+    libc().capset(header, (ctypes.c_uint32 * 6)())
 
 
 def last_error(what: str) -> OSError:

@@ -11,7 +11,9 @@ Source: Linux, Documentation/userspace-api/seccomp_filter.rst; a filter is a pro
 import ctypes
 import errno
 import fcntl
+import functools
 import os
+import struct
 import sys
 
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
@@ -49,28 +51,28 @@ NAMESPACES = 0x7E020000  # the flags of clone that make any
 NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
 LOAD, EQUALS, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of the machine
 
+INSTRUCTION = struct.Struct("=HBBI")
 Instruction = tuple[int, int, int, int]  # what, how far to jump if it is so, if it is not, with which value
+
+
+class Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """C's library. Ranks find it loaded: each new one is a class of its own, which takes longer than most calls."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def refuse() -> str:
     """Refuse them to this process from now on. Returns why that cannot be, or ""."""
-    machine = os.uname().machine
-    if sys.platform != "linux" or machine not in ARCHITECTURES:
+    if not FILTER:
         return "the kernel is asked for that on Linux, on x86-64 or ARM64, alone"
-    code = program(*ARCHITECTURES[machine])
-    packed = b"".join(
-        what.to_bytes(2, sys.byteorder) + bytes((then, otherwise)) + value.to_bytes(4, sys.byteorder)
-        for what, then, otherwise, value in code
-    )
-    buffer = ctypes.create_string_buffer(packed, len(packed))
-
-    class Filter(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without it only root may filter
-    filtered = Filter(len(code), ctypes.addressof(buffer))
-    if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, ctypes.byref(filtered), 0, 0):
+    buffer = ctypes.create_string_buffer(FILTER, len(FILTER))
+    filtered = Filter(len(FILTER) // INSTRUCTION.size, ctypes.addressof(buffer))
+    libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without it only root may filter
+    if libc().prctl(PR_SET_SECCOMP, FILTER_MODE, ctypes.byref(filtered), 0, 0):
         return f"the kernel filters no calls ({os.strerror(ctypes.get_errno())})"
     return ""
 
@@ -93,3 +95,8 @@ def program(column: int, architecture: int) -> list[Instruction]:
     for command in (*LOCKS, LARGER_PIPE):
         code += [(EQUALS, 0, 1, command), (RETURN, 0, 0, no)]
     return [*code, (RETURN, 0, 0, ALLOW)]
+
+
+MACHINE = os.uname().machine if sys.platform == "linux" else ""
+CODE = program(*ARCHITECTURES[MACHINE]) if MACHINE in ARCHITECTURES else []
+FILTER = b"".join(INSTRUCTION.pack(*instruction) for instruction in CODE)  # made once, for all ranks

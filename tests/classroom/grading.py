@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,12 +37,20 @@ class Graded:
 
 
 class Grader:
-    """A lesson's parts, over one wire."""
+    """A lesson's parts, over one wire, whose processes start when they are first needed."""
 
     def __init__(self, lesson: Path, wire: str = "router", isolate: bool = True) -> None:
         self.lesson, self.on_ranks = lesson, lesson / "on_ranks.py"
         self.tests = load(lesson / "test_exercise.py")
-        self.wire: Wire = WIRES[wire](self.on_ranks, self.tests.HIDDEN, isolate)
+        self.make_wire = partial(WIRES[wire], self.on_ranks, self.tests.HIDDEN, isolate)
+
+    @cached_property
+    def wire(self) -> Wire:
+        return self.make_wire()
+
+    def close(self) -> None:
+        if "wire" in vars(self):
+            self.wire.close()
 
     def grade(self, program: Path, patience: float = 10, seed: int = 7, only: set[str] | None = None) -> Graded:
         """The grade of a file; of `only` these parts, if they are named."""
@@ -72,7 +81,7 @@ def grader(number: str, **options: Any) -> Iterator[Grader]:
     try:
         yield made
     finally:
-        made.wire.close()
+        made.close()
 
 
 def load(file: Path) -> ModuleType:

@@ -16,10 +16,11 @@ from hypothesis import given
 
 from classroom.tiny import HALF, HIDDEN, RIGHT, ROOT, classroom, make_lessons
 from minidist import UsageError, ring
-from minidist.classroom import ranks, training
+from minidist.classroom import meaning, ranks, training
 from minidist.classroom.__main__ import main
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import grade
+from minidist.classroom.submission import Case, Lost, Outcome
 
 # ---- what is said of a wrong array -----------------------------------------------------------------------------------
 
@@ -54,6 +55,28 @@ def test_other_wrong_values():
     assert in_a_gathering(total[4], total, 3, 0) == "it holds element 4, of rank 2's chunk"
     assert "nobody's chunk" in in_a_gathering(0.0, total, 3, 0)
     assert first_difference(np.array([1, np.nan]), np.array([1, np.nan])) == 1
+
+
+# ---- messages that are spoiled --------------------------------------------------------------------------------------
+
+
+class Notices:
+    """A submission of which one message is noticed when it is spoiled, and nobody looks at the last one."""
+
+    def attempt(self, target, cases, asked, spoiled):
+        changed = {int(comm.split("/")[1].split(".")[0]): rank for comm, rank, _ in spoiled}
+        if 1 in changed.values():
+            raise Lost("rank 0 failed")
+        return [[Outcome(np.array([float(changed[number] == 0)]), {})] for number in range(len(cases))]
+
+
+def test_a_message_of_no_meaning_is_found_next_to_one_that_is_noticed():
+    case, before = Case(1, "three messages", [None]), [Outcome(np.array([0.0]), {})]
+    changes = [meaning.Change(("world/0.0", rank, 0), f"x.py:{rank}", b"1") for rank in (0, 0, 1, 0)]
+    meaning.check_changes(Notices(), "call", "f", case, before, changes)
+    changes += [meaning.Change(("world/0.0", 2, 0), "x.py:2", b"1")]
+    with pytest.raises(pytest.fail.Exception, match=r"rank 2 sends at x\.py:2, the results are the same"):
+        meaning.check_changes(Notices(), "call", "f", case, before, changes)
 
 
 # ---- what is said of a wrong shard -----------------------------------------------------------------------------------
@@ -225,17 +248,17 @@ NO_MPI = ["--wire", "mpi"], {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
 def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
     """Here ranks have no MPI. Nobody gets zero points for that, not even in Gradescope, and the exit status says so."""
     (lessons / "submissions").mkdir()
-    for name, text in {"ada.py": RIGHT, "bob.py": HALF}.items():
-        (lessons / "submissions" / name).write_text(text)
+    (lessons / "submissions" / "ada.py").write_text(RIGHT)
     run = classroom(lessons, "class", "submissions", "--csv", "points.csv", *NO_MPI[0], **NO_MPI[1])
     assert (run.returncode, run.stderr) == (3, "")
     said = "not graded, for a fault of this machine: rank 0 could not start MPI:"
-    assert run.stdout.count(said) == 6  # as it goes, once more, and at the end
-    assert "\n2 not graded, for a fault of this machine: mend it and grade them again\n" in run.stdout
+    assert run.stdout.count(said) == 3  # as it goes, once more, and at the end
+    assert "\n1 not graded, for a fault of this machine: mend it and grade them again\n" in run.stdout
     with open(lessons / "points.csv") as file:
-        _, *rows = csv.reader(file)
-    assert [row[:2] for row in rows] == [[name, ""] for name in ("ada", "bob")]
-    assert all(row[-1].startswith(said) and "/nowhere/libmpi.so" in row[-1] for row in rows)
+        _, row = csv.reader(file)
+    assert (row[0], {*row[1:-1]}) == ("ada", {""})  # no points, and no total
+    assert row[-1].startswith(said)
+    assert "/nowhere/libmpi.so" in row[-1]
 
     options = ["--submission", "submissions/ada.py", "--gradescope", "results", "--junit", "grade.xml"]
     run = classroom(lessons, "grade", "lessons/01_tiny", *options, *NO_MPI[0], **NO_MPI[1])

@@ -12,7 +12,7 @@ import pytest
 
 from classroom.grading import load
 from minidist import UsageError
-from minidist.classroom.syllabus import syllabus
+from minidist.classroom.syllabus import read_headers, syllabus
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -134,6 +134,19 @@ def test_the_syllabus_says_of_every_lesson_what_it_needs(tmp_path):
         assert not re.search(r"[*`|\]]", paragraph)
     with pytest.raises(UsageError, match=r"there are no lessons in .*: .*make lessons"):
         syllabus(tmp_path)
+
+
+HOURS = {"1½": "90 minutes|an hour and a half", "2": "two hours", "2½": "two and a half hours", "3": "three hours"}
+
+
+def test_the_page_for_teachers_has_the_hours_that_notebooks_say():
+    page = (ROOT / "minidist" / "classroom" / "TEACHING.md").read_text()
+    rows = re.findall(r"^\| (\d\d[^|]*) \| (\d?½?) \|$", page, re.MULTILINE)
+    hours = {number: in_figures for numbers, in_figures in rows for number in numbers.split(", ")}
+    headers = {header.folder[:2]: header.rows["It takes"] for header in read_headers(ROOT / "lessons")}
+    assert hours.keys() == headers.keys()
+    for number, said in headers.items():
+        assert re.search(f"about ({HOURS[hours[number]]}),", said), number
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)

@@ -1,13 +1,15 @@
 """The note on code that is the chapter's: pasted code is found in whatever clothes, programs of one's own are not."""
 
 import ast
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from classroom.grading import ANSWERS, LESSONS, load
+from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import BASES, SUBMISSIONS
 from minidist.classroom.likeness import Forms, find_alike, find_hidden_code, forms_in, texts_in
 from minidist.classroom.submission import forms_of_chapters
@@ -58,7 +60,7 @@ def programs(number: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_what_a_student_wrote_gets_no_note_and_the_chapter_does(number: str) -> None:
-    """Of about two hundred programs that were written for the lessons, right and wrong."""
+    """Of all programs that were written for the lessons, right and wrong."""
     of_chapters, files = chapters(number)
     for name, text in programs(number):
         try:
@@ -68,6 +70,25 @@ def test_what_a_student_wrote_gets_no_note_and_the_chapter_does(number: str) -> 
     pasted = sum((forms_of(file.read_text()) for file in files), Forms())
     long = {name for name, forms in of_chapters.items() if forms.total() > 8}
     assert find_alike(of_chapters, pasted).keys() == long
+
+
+def test_the_readme_says_how_many_programs_get_no_note() -> None:
+    """Those that are Python, and of right answers those that were written independently."""
+    readme = " ".join((ROOT / "minidist" / "classroom" / "README.md").read_text().split())
+    [(every, right)] = re.findall(r"Of (\d+) programs .*?, (\d+) of them right answers in different styles", readme)
+    written, independent = 0, 0
+    for number in LESSONS:
+        for _, text in programs(number):
+            with suppress(SyntaxError):
+                written += bool(ast.parse(text))
+        answers: list[Forms] = []
+        for text in (ANSWERS[number].read_text(), *(base.text() for base in BASES[number].values())):
+            forms = forms_of(text)
+            if all((forms & other).total() < 0.8 * min(forms.total(), other.total()) for other in answers):
+                answers.append(forms)  # at least a fifth of its statements for itself, although what is given counts
+        independent += len(answers)
+    assert (written, independent) == (int(every), int(right))
+    assert independent >= 40
 
 
 @pytest.mark.parametrize("number", LESSONS)

@@ -1,6 +1,8 @@
 """What a submission may use, and what it finds: limits for all its ranks together, an environment of its own."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +62,19 @@ def test_children_together_cannot_have_more_memory_than_a_submission(
     said = said_of(ring, tmp_path, CHILDREN.format(children=1, nbytes=150 << 20))
     assert "with all that they have started, had " in said
     assert "bytes of memory; all together may have 734,003,200" in said
+
+
+@needs_proc
+def test_a_process_whose_name_is_no_text_is_looked_at_too() -> None:
+    """It gives itself that name, which stands in the kernel's files on it."""
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\x98)\\xff', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert limits.memory_of(process.pid) > 0
+        assert limits.state(process.pid) in "RSD"
+        assert process.stdin
+        process.stdin.close()
 
 
 @needs_proc

@@ -68,6 +68,40 @@ def everything(comm, x):
 def reduce_scatter(comm, x, out=None):
     return np.array_split(np.sum(everything(comm, x), axis=0), comm.size)[comm.rank]
 """
+ZEROS = """
+import numpy as np
+
+def chunk(size, n, i):
+    short, longer = divmod(size, n)
+    start = i * short + min(i, longer)
+    return slice(start, start + short + (i < longer))
+
+def around(comm, x, size, first):
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(n - 1):
+        comm.sendrecv(np.zeros_like(x, shape=len(range(size)[chunk(size, n, (rank - step + first) % n)])), right,
+                      np.zeros_like(x, shape=len(range(size)[chunk(size, n, (rank - step + first - 1) % n)])), left)
+
+def give(value, out):
+    if out is None:
+        return value
+    out[:] = value
+    return out
+
+def reduce_scatter(comm, x, out=None):
+    around(comm, x, x.size, -1)
+    return give(np.zeros_like(x[chunk(x.size, comm.size, comm.rank)]), out)
+
+def all_gather(comm, x, size, out=None):
+    around(comm, x, size, 0)
+    return give(np.zeros_like(x, shape=size), out)
+
+def all_reduce(comm, x, out=None):
+    around(comm, x, x.size, -1)
+    around(comm, x, x.size, 0)
+    return give(np.zeros_like(x), out)
+"""
 
 # name: (lesson, text, points that it earns: a number, or the parts that it loses, what is said)
 TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
@@ -328,6 +362,65 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         ),
         0,
         r"more than 8 splits and barriers, which no exercise needs",
+    ),
+    "the_compiled_chapter": (
+        "04",
+        "import glob, marshal, os\nimport minidist\n\nfound = os.path.dirname(minidist.__file__)\n"
+        "for file in glob.glob(f'{found}/__pycache__/ring.*.pyc'):\n"
+        "    exec(marshal.loads(open(file, 'rb').read()[16:]))\n",
+        0,
+        r"being imported|does not define reduce_scatter|from elsewhere",
+    ),
+    "any_module_that_has_it": (
+        "04",
+        "import sys\n\ndef elsewhere(name, *arguments):\n    for module in list(sys.modules.values()):\n"
+        "        for holder in [module, *vars(module).values()]:\n"
+        "            found = holder.get(name) if isinstance(holder, dict) else vars(holder).get(name)"
+        " if hasattr(holder, '__dict__') else None\n"
+        "            if callable(found) and getattr(found, '__module__', '') != 'exercise':\n"
+        "                return found(*arguments)\n\n"
+        "def reduce_scatter(comm, x, out=None):\n    return elsewhere('reduce_scatter', comm, x, out)\n\n"
+        "def all_gather(comm, x, size, out=None):\n    return elsewhere('all_gather', comm, x, size, out)\n\n"
+        "def all_reduce(comm, x, out=None):\n    return elsewhere('all_reduce', comm, x, out)\n",
+        0,
+        r"returned None",
+    ),
+    "through_names_of_processes": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    import ctypes, glob\n    for start in range(0, x.nbytes, 15):\n"
+            "        ctypes.CDLL(None).prctl(15, x.tobytes()[start : start + 15], 0, 0, 0)\n"
+            "    names = [open(file, 'rb').read() for file in glob.glob('/proc/[0-9]*/comm')]\n"
+            "    raise RuntimeError(f'{len(names)} names')"
+        ),
+        0,
+        r"RuntimeError: [01] names",
+    ),
+    "through_counters_of_the_machine": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    seen = []\n    for name in ('loadavg', 'stat', 'meminfo', 'uptime', 'locks', 'sysvipc/shm'):"
+            "\n        try:\n            seen.append(open(f'/proc/{name}').read())\n"
+            "        except OSError:\n            pass\n    raise RuntimeError(f'{len(seen)} seen')"
+        ),
+        0,
+        r"RuntimeError: 0 seen",
+    ),
+    "forged_counts": (
+        "04",
+        ONE_LINERS.format(
+            how="comm.ledger.sent[comm.ledger.phase, (comm.rank + 1) % comm.size] = [x.nbytes * 3, 3]; return [x] * 4"
+        ),
+        0,
+        r"is wrong first|returned .* where|Error",
+    ),
+    "zeros_around": (
+        *("04", ZEROS, 0),
+        r"whatever is in the messages, the results are the same, and they are wrong",
+    ),
+    "a_quiet_end": (
+        *("04", "def reduce_scatter(comm, x, out=None):\n    raise SystemExit(0)\n", 0),
+        r"SystemExit|does not define",
     ),
     "a_status": (
         *("04", "import os\n\ndef reduce_scatter(comm, x, out=None):\n    os._exit(0)\n", 0),

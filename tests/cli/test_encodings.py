@@ -52,8 +52,11 @@ ALONE = {
 }
 
 
+LONG_ONES = {"minidist recompute"}
+
+
 @pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("line", ALONE)
+@pytest.mark.parametrize("line", [pytest.param(line, marks=[pytest.mark.slow] * (line in LONG_ONES)) for line in ALONE])
 def test_what_an_encoding_lacks_is_spelled_out(line: str, encoding: str) -> None:
     done = run(line, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, "")

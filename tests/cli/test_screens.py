@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = "minidist/deepspeed/zero3.json"
 SMALL = "--steps 1 --layers 4 --width 8 --heads 4 --context 8 --batch 8"
 ALONE = (
-    "minidist.mapreduce --cluster",
+    pytest.param("minidist.mapreduce --cluster", marks=pytest.mark.slow),
     f"minidist explain {CONFIG}",
     f"minidist explain {CONFIG} --model llama2-7b --ranks 64",
     "minidist papers",
