@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from minidist.contents import CHAPTERS
-from minidist.site import content, forms, runs
+from minidist.site import content, forms, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
@@ -28,8 +28,9 @@ class Sources:
         self.folder = folder.resolve()
         self.shown = {f"minidist/{entry.name}.py": f"chapters/{entry.name}.md" for entry in CHAPTERS}  # file, its page
 
-    def lay_out(self, ran: bool, computes: bool) -> None:
-        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute."""
+    def lay_out(self, ran: bool, computes: bool, recorded: traces.Traces) -> None:
+        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute;
+        recorded: the collectives."""
         lessons = sorted(str(path.parent.relative_to(CLONE)) for path in CLONE.glob("lessons/*/lesson.ipynb"))
         for lesson in lessons:
             self.write(f"{lesson}/lesson.ipynb", self.relink_notebook(f"{lesson}/lesson.ipynb"))
@@ -45,7 +46,7 @@ class Sources:
         pages = forms.PAGES if computes else []
         for page in pages:
             self.write(f"{page.name}.md", content.computing(page))
-        self.write("collectives.md", content.collectives())
+        self.write("collectives.md", content.collectives(recorded))
         self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
         tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
         self.write("index.md", self._relinked((HERE / "home.md").read_text(), ""), tops)

@@ -4,19 +4,13 @@ import json
 import random
 import re
 from html import unescape
-from types import SimpleNamespace
 
 import pytest
 
-from minidist import UsageError
 from minidist.plan import command
 from minidist.plan.search import families
-from minidist.pp import draw
-from minidist.pp.by_hand import read_order, write_order
-from minidist.pp.schedules import SCHEDULES
-from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.site import browser_python, compute
-from minidist.site.forms import FLUSHING, MEMORY_PAGE, PAGES, PLAN_PAGE, SCHEDULES_PAGE, Powers, Slider
+from minidist.site.forms import MEMORY_PAGE, PAGES, PLAN_PAGE, Powers
 from minidist.site.views import memory
 
 
@@ -30,46 +24,6 @@ def test_pages_load_no_numpy() -> None:
 def test_first_views() -> None:
     for page in PAGES:
         assert compute.VIEWS[page.name](page.first())
-
-
-def test_schedules_are_those_of_the_command_line() -> None:
-    """Random settings: the step, idle time and what is held; or the same refusal."""
-    drawn = random.Random(1)
-    for _ in range(60):
-        settings = SCHEDULES_PAGE.first() | {
-            one.name: f"{drawn.randint(int(one.least), int(min(one.most, 12))):g}"
-            for one in SCHEDULES_PAGE.settings
-            if isinstance(one, Slider) and one.name in ("p", "m", "v")
-        }
-        settings["first"] = drawn.choice(FLUSHING)
-        view = compute.view_schedules(settings)
-        line = ["--draw", settings["first"], "-p", settings["p"], "-m", settings["m"], "--json", "-"]
-        expected = figures_of(settings)
-        first = view.split("</figcaption>")[0]
-        if isinstance(expected, str):
-            assert expected in view, line
-        else:
-            time, idle = re.search(r"([\d.e+]+) units of time, ([\d.]+)% idle", first).groups()  # type: ignore[union-attr]
-            assert float(time) == float(f"{expected['time']:.4g}"), line
-            assert abs(float(idle) - 100 * expected["idle"]) < 0.06, line
-
-
-def figures_of(settings: dict[str, str]) -> dict[str, float] | str:
-    """What `python -m minidist.pipeline --draw` reports."""
-    chunks = int(settings["v"])
-    asked = SimpleNamespace(chunks=chunks, contiguous=0, costs=None)
-    try:
-        timelines, v = draw.timelines_of(settings["first"], int(settings["p"]), int(settings["m"]), asked)  # type: ignore[arg-type]
-    except UsageError as error:
-        return str(error)
-    step = max(one.end for one in timelines)
-    return {"time": step / v, "idle": 1 - sum(one.busy for one in timelines) / step / len(timelines)}
-
-
-def test_a_later_view_shows_less() -> None:
-    whole = compute.view_schedules(SCHEDULES_PAGE.first())
-    half = compute.view_schedules(SCHEDULES_PAGE.first() | {"until": "50"})
-    assert 0 < half.count("<rect") < whole.count("<rect")
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -158,38 +112,3 @@ def test_a_plan_that_cannot_be_says_why() -> None:
     ):
         view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
         assert reason in view.split("refused")[1]
-
-
-# ---- orders written by hand ------------------------------------------------------------------------------------------
-
-
-def test_an_order_that_is_copied_runs_as_it_did() -> None:
-    """Every schedule, as the text to be edited, with the same work and the same messages at the same times."""
-    for name in FLUSHING:
-        schedule = SCHEDULES[name]
-        at = schedule.places(4, 8)
-        lines = [write_order(schedule.instructions(place)) for place in at]
-        copied = [(place, read_order(line, place)) for place, line in zip(at, lines, strict=True)]
-        own = [(place, schedule.instructions(place)) for place in at]
-        assert simulate(copied, UNIT_COSTS, 0.1) == simulate(own, UNIT_COSTS, 0.1), name
-
-
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
-        ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
-        ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
-        ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
-        ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches"),
-        ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
-        ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
-        ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),
-    ],
-)
-def test_an_order_by_hand(order: str, says: str) -> None:
-    """2 stages, 2 micro-batches: what runs takes the time that one counts on paper, and what cannot says why."""
-    view = compute.view_schedules(SCHEDULES_PAGE.first() | {"p": "2", "m": "2", "order": order})
-    assert says in unescape(view.split("by hand")[1])

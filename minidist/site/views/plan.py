@@ -2,11 +2,14 @@
 
 import shlex
 from collections.abc import Mapping
+from functools import lru_cache
 from html import escape
 
 from minidist import UsageError
 from minidist.plan import command, show
-from minidist.plan.search import best_chunks, search
+from minidist.plan.choice import Wanted
+from minidist.plan.search import Found, best_chunks, search
+from minidist.plan.time import Cluster
 from minidist.site.views.html import refused, table
 
 
@@ -18,7 +21,7 @@ def view_plan(settings: Mapping[str, str]) -> str:
     try:
         options = command.parser().parse_args(words)
         wanted, cluster = command.wanted_of(options), command.cluster_of(options)
-        found = search(wanted, cluster)
+        found = search_once(wanted, cluster)
         if not found.rows:
             raise UsageError(command.why_none(found))
     except UsageError as error:
@@ -34,3 +37,9 @@ def view_plan(settings: Mapping[str, str]) -> str:
         table("Rows that do not fit, by reason", ("rows", "reason"), left) if left else "",
         f"<p>{escape(show.LEGEND)} {escape(show.ASSUMED)}</p>",
     ])  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def search_once(wanted: Wanted, cluster: Cluster) -> Found:
+    """The search takes most of a view's time, and the number of rows that are shown does not change what it finds."""
+    return search(wanted, cluster)
