@@ -106,7 +106,7 @@ SCHEDULES_PAGE = Page(
     "schedules",
     "Pipeline schedules",
     "Each line is a stage, each box a piece of work, with the number of its micro-batch; pale boxes are later chunks,\n"
-    "grey is time in which a stage waits. The orders are those of `minidist/pp/schedules.py`, the times those of its\n"
+    "gray is time in which a stage waits. The orders are those of `minidist/pp/schedules.py`, the times those of its\n"
     "clock. Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
     [
         Choice("first", "schedule", "1f1b", FLUSHING),

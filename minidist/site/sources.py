@@ -11,6 +11,7 @@ from minidist.contents import CHAPTERS
 from minidist.site import content, forms, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
+NAMED = re.compile(r"`site/(\w+)\.html`")  # a page, where a reader of the clone may have no pages: there is no link
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
 OUR_OWN = (
     "chapters/",
@@ -89,12 +90,11 @@ class Sources:
             page = self.page_of(posixpath.normpath(posixpath.join(folder, target)))
             return f"{before}{posixpath.relpath(page, folder)}{anchor}"
 
-        return LINK.sub(lead, text)
+        named = NAMED.sub(lambda found: f"[{found[0]}]({posixpath.relpath(f'{found[1]}.md', folder)})", text)
+        return LINK.sub(lead, named)
 
     def page_of(self, path: str) -> str:
         """The page that shows a file or a folder of the clone. A picture is copied."""
-        if path.startswith("site/"):  # what `make site` makes: a lesson's reader has it there
-            path = path.removeprefix("site/").replace(".html", ".md")
         if path.startswith(OUR_OWN):
             return path
         if (CLONE / path / "README.md").exists():

@@ -7,6 +7,7 @@ import pytest
 
 from minidist.contents import CHAPTERS
 from minidist.site import annotate, changes
+from minidist.site.sources import Sources
 
 PACKAGE = Path(annotate.__file__).parents[1]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.read_text().strip())
@@ -79,3 +80,13 @@ def test_prose_of_a_docstring() -> None:
     assert "&lt;b&gt;" in shown
     assert '<pre tabindex="0">a  table\n    further</pre>' in shown
     assert len(CHAPTERS) == len({chapter.name for chapter in CHAPTERS})
+
+
+def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:
+    """A reader of the clone may have no pages, and would follow the link to nothing."""
+    path = "lessons/04_ring_all_reduce/lesson.ipynb"
+    own, relinked = (PACKAGE.parent / path).read_text(), Sources(tmp_path).relink_notebook(path)
+    assert "](../../site" not in own
+    assert "(../../collectives.md)" not in own
+    assert relinked.count("[`site/collectives.html`](../../collectives.md)") == 1
+    assert relinked.index("collectives.md") < relinked.index("**Gap 3.**")
