@@ -48,11 +48,12 @@ def _skip() -> Exception:
     return SkipNode()
 
 
-def _reach_code_by_keyboard(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
-    """Code that is wider than the window scrolls; a reader without a mouse must be able to reach it."""
-    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+def _reach_by_keyboard(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Code and pictures that are wider than the window scroll; a reader without a mouse must be able to reach them."""
+    made = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = made.replace("<p><img ", '<p class="wide" tabindex="0"><img ')
 
 
 def setup(app: Any) -> None:
-    app.connect("html-page-context", _reach_code_by_keyboard)
+    app.connect("html-page-context", _reach_by_keyboard)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

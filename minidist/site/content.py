@@ -48,7 +48,7 @@ def chapter(name: str, ran: str) -> str:
     if found := changes.changes(name):
         parts += ["## What changes", "Each method next to the one that it replaces.", raw(changes.as_html(found))]
     if (file := PACKAGE / "claims" / "mutants" / f"{name}.toml").exists():
-        rows = [(mutant.mistake, ", ".join(mutant.fells)) for mutant in mutants_of(file)]
+        rows = [(mutant.mistake, "; ".join(mutant.fells)) for mutant in mutants_of(file)]
         parts += ["## Broken programs, and the claims that fall", table(("the mistake", "claims that fall"), rows)]
     return "\n\n".join(part for part in parts if part)
 
@@ -97,7 +97,10 @@ def figures() -> str:
             rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
     shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    search = '<p><label>Search <input id="search" type="search" size="40"></label> <output id="count"></output></p>'
+    search = (
+        '<p><label>Search: paper, section, evidence, any words <input id="search" type="search"></label>'
+        ' <output id="count"></output></p>'
+    )
     script = '<script src="_static/figures.js"></script>'
     return "\n\n".join([
         "# What papers print, and what comes out here",

@@ -149,7 +149,7 @@ PLAN_PAGE = Page(
     "plan",
     "Which layout of ranks?",
     "The planner's table: every layout of a model on a cluster, the fastest first. The fields are the options of\n"
-    "`python -m minidist plan`. It tries them all, in your browser: some seconds for 8 devices, minutes for thousands.",
+    "`python -m minidist plan`. It tries them all, in your browser: with thousands of devices that takes a while.",
     [
         Choice("model", "model", "gpt2-medium", list(MODELS)),
         Text("ranks", "devices", "8"),

@@ -56,6 +56,7 @@ def test_a_method_stands_next_to_the_one_that_it_replaces(chapter: str, method: 
     assert change.where == replaces
     assert change.before != change.after
     assert f"def {method.partition('.')[2]}" in change.before
+    assert '"""' not in change.before + change.after  # what stands next to the code as its note
 
 
 def test_first_chapters_change_nothing() -> None:
@@ -69,8 +70,11 @@ def test_marks_of_a_change() -> None:
     )
     assert "<del>    old</del>" in shown
     assert "<ins>    &lt;new&gt;</ins>" in shown
-    assert shown.count("    same") == 2
-    assert "<ins>    same" not in shown
+    assert shown.count("<span>    same</span>") == 2  # the second one is hidden on a phone
+    assert shown.count('class="same"') == 2
+    alone = changes.as_html([changes.Change("A.f", "", "", "def f():\n    new")])
+    assert alone.count("<ins>") == 2
+    assert "del" not in alone
 
 
 def test_prose_of_a_docstring() -> None:

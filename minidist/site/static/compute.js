@@ -37,10 +37,10 @@ function compute() {
     if (data.error) { state.value = data.error; console.error(data.error); }
     else {
       show(data.view);
-      loaded = true;
       view.dataset.number = data.number;
       view.dataset.took = Math.round(performance.now() - since);
-      state.value = `Computed in ${view.dataset.took} ms, by Python in this page.`;
+      state.value = loaded ? `Computed in ${view.dataset.took} ms, by Python in this page.` : "Python is here: change a setting.";
+      loaded = true;
     }
     if (waiting) { waiting = false; compute(); }
   };

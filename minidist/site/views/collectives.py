@@ -27,7 +27,9 @@ def draw_steps(title: str, text: str, trace: Mapping[str, Any], colors: Sequence
         holds = f"holds after step {step} of {len(messages)}" if step else "holds at the start"
         sends = f"sends in step {step + 1}" if ahead else "sends nothing more"
         caption = f"{escape(title)}, on {len(ranks)} ranks"
-        yield f"<p>{escape(text)}</p>" + table(caption, ("", holds, sends, "bytes sent"), rows, titled=True)
+        yield f"<p>{escape(text)}</p>" + table(
+            caption, ("", holds, sends, "bytes sent"), rows, "collective", titled=True
+        )
 
 
 def draw_cells(held: Sequence[Item | None], arrived: Sequence[Item] = ()) -> str:

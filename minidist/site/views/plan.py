@@ -16,10 +16,11 @@ from minidist.site.views.html import refused, table
 def view_plan(settings: Mapping[str, str]) -> str:
     """Rows that fit, the fastest first, and how many do not, by reason; or the planner's own line that says what is
     wrong with the settings, which are its options."""
-    words = [word for name, value in settings.items() if value for word in (f"--{name}", value)]
-    told = f'<p><code class="command">python -m minidist plan {escape(shlex.join(words))}</code></p>'
+    said = [(f"--{name}", value) for name, value in settings.items() if value]
+    shown = " ".join(f'<span class="option">{escape(shlex.join(option))}</span>' for option in said)
+    told = f'<p><code class="command">python -m minidist plan {shown}</code></p>'
     try:
-        options = command.parser().parse_args(words)
+        options = command.parser().parse_args([word for option in said for word in option])
         wanted, cluster = command.wanted_of(options), command.cluster_of(options)
         found = search_once(wanted, cluster)
         if not found.rows:

@@ -17,7 +17,7 @@ from minidist.pp.watch import simulate
 from minidist.site.views.html import button, chip, refused
 
 FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
-MEANS = {"F": "forward", "B": "backward of the input", "W": "of the weights", "F&B": "both overlap"}
+MEANS = {"F": "forward", "B": "backward of the input", "W": "backward of the weights", "F&B": "both overlap"}
 WIDTH, LEFT = 960, 70  # of a drawing, in its own units, and of what stands left of the lines
 ROW, HIGH = 26, 22  # of a stage's line, and of its boxes
 WIDE = 4  # a box that tells what it is
@@ -65,7 +65,7 @@ def view_schedules(settings: Mapping[str, str]) -> str:
     now = float(settings["until"]) / 100 * end
     shown = [draw_timelines(one, end, now) if isinstance(one, Drawn) else refused(one) for one in found]
     buttons = [*step_buttons(drawn, end, now), *order_buttons(settings, asked)]
-    return "\n".join([legend(drawn), *shown, f'<p class="buttons">{" ".join(buttons)}</p>'])
+    return "\n".join([f'<p class="buttons">{" ".join(buttons)}</p>', legend(drawn), *shown])
 
 
 @lru_cache(maxsize=8)  # another part of the time, or another order by hand, needs no new run
@@ -103,9 +103,9 @@ def step_buttons(drawn: Sequence[Drawn], end: float, now: float) -> Iterator[str
     moments = {span.end / one.v for one in drawn for timeline in one.timelines for span in timeline.spans}
     before = max((moment for moment in moments if moment < now - NEAR * end), default=0.0)
     after = min((moment for moment in moments if moment > now + NEAR * end), default=end)
+    yield button("Start", "until", "0")
     yield button("Back", "until", f"{100 * before / end:.2f}", disabled=now <= 0)
     yield button("Next", "until", f"{100 * after / end:.2f}", disabled=now >= end)
-    yield button("Start", "until", "0")
     yield button("End", "until", "100")
 
 
