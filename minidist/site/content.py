@@ -28,6 +28,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def home(computing: Sequence[forms.Page]) -> str:
+    """The first page. computing: the pages that compute, if there are any; one plays what was recorded."""
+    links = [
+        *(f"[{page.title.rstrip('?').lower()}]({page.name}.md)" for page in computing),
+        "[collectives](collectives.md)",
+    ]
+    return (HERE / "home.md").read_text().replace("{computing}", ", ".join(links))
+
+
 # ---- chapters and code -----------------------------------------------------------------------------------------------
 
 
@@ -63,14 +72,17 @@ def lessons_of(name: str) -> str:
     return " ".join(found)
 
 
+ORPHAN = "---\norphan: true\nnosearch: true\n---"
+
+
 def source(path: str) -> str:
-    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to."""
+    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to, and no search."""
     if (CLONE / path).is_dir():
         files = sorted(file for file in (CLONE / path).iterdir() if file.is_file())
         shown = [f"`{path}/{file.name}`\n\n````text\n{file.read_text()}\n````" for file in files]
-        return "\n\n".join(["---\norphan: true\n---", f"# {posixpath.basename(path)}", *shown])
+        return "\n\n".join([ORPHAN, f"# {posixpath.basename(path)}", *shown])
     text = (CLONE / path).read_text()
-    parts = ["---\norphan: true\n---", f"# {posixpath.basename(path)}"]
+    parts = [ORPHAN, f"# {posixpath.basename(path)}"]
     if path.endswith(".py"):
         document, pieces = annotate.take_apart(CLONE / path)
         title, _, rest = document.partition("\n")

@@ -30,7 +30,8 @@ class Ran(NamedTuple):
 
 
 def run_chapter(name: str, folder: Path) -> list[Ran]:
-    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`.
+    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`,
+    as PNG: as SVG some have megabytes.
 
     Raises UsageError if one of them fails: then a claim does not hold.
     """
@@ -40,7 +41,7 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
         and "--memory-plot" in _run(f"python -m minidist.{name} --help", folder / "help").printed
     )  # servers have none
     first = launch.replace("FILE", TEXT.name) + " --memory-plot {picture}" * plots
-    return [_run(command, folder / f"{name}-{i}.svg") for i, command in enumerate([first, *MORE.get(name, [])])]
+    return [_run(command, folder / f"{name}-{i}.png") for i, command in enumerate([first, *MORE.get(name, [])])]
 
 
 def _run(command: str, picture: Path) -> Ran:

@@ -13,13 +13,10 @@ from minidist.site.content import CLONE, HERE, PACKAGE
 
 NAMED = re.compile(r"`site/(\w+)\.html`")  # a page, where a reader of the clone may have no pages: there is no link
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
-OUR_OWN = (
-    "chapters/",
-    "papers.md",
-    "collectives.md",
-    "lessons/index.md",
-    "minidist.md",
-)  # pages that are no files of the clone
+OUR_OWN = (  # pages that are no files of the clone
+    *("chapters/", "papers.md", "collectives.md", "lessons/index.md", "minidist.md"),
+    *(f"{page.name}.md" for page in forms.PAGES),
+)
 
 
 class Sources:
@@ -50,7 +47,7 @@ class Sources:
         self.write("collectives.md", content.collectives(recorded))
         self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
         tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
-        self.write("index.md", self._relinked((HERE / "home.md").read_text(), ""), tops)
+        self.write("index.md", self._relinked(content.home(pages), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
                 self.write(shown, content.source(path))

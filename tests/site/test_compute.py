@@ -4,6 +4,7 @@ import json
 import random
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -219,7 +220,12 @@ def test_the_plan_at_a_thousand_settings(seeds: range, capsys: pytest.CaptureFix
 
 def test_more_rows_need_no_new_search(monkeypatch: pytest.MonkeyPatch) -> None:
     real, searches = plan.search, list[object]()
-    monkeypatch.setattr(plan, "search", lambda *asked: (searches.append(asked), real(*asked))[1])
+
+    def note(*asked: Any) -> Any:
+        searches.append(asked)
+        return real(*asked)
+
+    monkeypatch.setattr(plan, "search", note)
     settings = plan_settings(0) | {"model": "gpt2", "ranks": "3", "batch": "6K", "context": "512", "rows": "2"}
     few, more = (compute.view_plan(settings | {"rows": rows}) for rows in ("2", "5"))
     assert more.count("<tr>") == few.count("<tr>") + 3

@@ -139,14 +139,22 @@ def test_the_address_holds_the_setting(computing: forms.Page, open_computing: Ca
 
 
 def test_what_a_change_changes_is_marked(open_computing: Callable[..., Any]) -> None:
-    """In the table of memory, each figure that is another than before, and no other."""
+    """In the tables of memory and traffic: each figure of a row that is another than before, and rows that are new."""
     page = open_computing(MEMORY_PAGE)
     assert page.locator("#view .changed").count() == 0
-    before = page.locator("#view td").all_inner_texts()
+
+    def rows() -> dict[str, list[str]]:
+        found = [row.locator("td").all_inner_texts() for row in page.locator("#view tbody tr").all()]
+        return {title: [title, *more] for title, *more in found}
+
+    before = rows()
     answer_of(page, lambda: page.evaluate(SET, MEMORY_PAGE.first() | {"zero": "3"}))
-    after = page.locator("#view td").all_inner_texts()
-    marked = [now for now, was in zip(after, before, strict=False) if now != was]
-    assert page.locator("#view td.changed").all_inner_texts() == marked != []
+    after = rows()
+    was = {title: before.get(title, [""] * len(row)) for title, row in after.items()}
+    marked = [now for title, row in after.items() for now, then in zip(row, was[title], strict=True) if now != then]
+    assert page.locator("#view td.changed").all_inner_texts() == marked
+    assert len(before) < len(after)
+    assert 0 < len(marked) < sum(map(len, after.values()))
 
 
 def test_the_plan_answers_with_more_rows(open_computing: Callable[..., Any]) -> None:
@@ -164,7 +172,7 @@ def test_the_plan_answers_with_more_rows(open_computing: Callable[..., Any]) -> 
 def test_an_order_is_edited_by_hand(open_computing: Callable[..., Any]) -> None:
     """Copy 1F1B's order, break it, and mend it: the clock says which stage waits for which, and the time it takes."""
     page = open_computing(SCHEDULES_PAGE, "#p=2&m=2&first=1f1b&second=gpipe&v=2&F=1&B=1&W=1&message=0&until=100")
-    text = page.get_by_label("by hand:")
+    text = page.get_by_role("textbox", name="by hand")
     answer_of(page, lambda: page.get_by_text("Edit the order of 1f1b by hand").click())
     assert text.input_value() == "F1 F2 B1 B2\nF1 B1 F2 B2"
     assert page.locator("#view figure").count() == 3  # two schedules and this one, one under the other
@@ -215,15 +223,15 @@ def test_collectives_play_what_was_recorded(name: str, n: int, address: str, ope
     views = [words(view) for view in content.draw_collective(recorded, name, n)]
     page = opened()
     page.goto(f"{address}collectives.html#name={name}&ranks={n}&step=0")
-    for view in views:
-        page.wait_for_function("caption => document.querySelector('#view th:nth-child(2)').textContent == caption",
-                               arg=" ".join(view[view.index("holds") : view.index("sends")]))  # fmt: skip
+    for step, view in enumerate(views):
+        said = f"after step {step} of {len(views) - 1}" if step else "at the start"
+        page.wait_for_selector(f"#view th:has-text('holds {said}')")
         assert shown_by(page) == view
         page.keyboard.press("ArrowRight")
     page.reload()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 1}')")
     assert shown_by(page) == views[-1]
-    page.get_by_text("Back").click()
+    page.get_by_role("button", name="Back", exact=True).click()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 2} of')")
     assert shown_by(page) == views[-2]
 

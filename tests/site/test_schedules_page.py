@@ -222,7 +222,12 @@ def pressed(view: str, button: str) -> float:
 def test_another_moment_needs_no_new_run(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = list[str]()
     real = schedules.draw.timelines_of
-    monkeypatch.setattr(schedules.draw, "timelines_of", lambda name, *how: (runs.append(name), real(name, *how))[1])
+
+    def note(name: str, *how: Any) -> Any:
+        runs.append(name)
+        return real(name, *how)
+
+    monkeypatch.setattr(schedules.draw, "timelines_of", note)
     settings = SCHEDULES_PAGE.first() | {"m": "7", "p": "5", "second": "gpipe"}
     for changed in ({}, {"until": "50"}, {"until": "20"}, {"order": "F1"}):
         compute.view_schedules(settings | changed)

@@ -50,16 +50,16 @@ function show(made) { // a button of the view keeps the focus; figures that the 
   const focused = view.contains(document.activeElement) && document.activeElement.id, before = figures();
   view.innerHTML = made;
   if (focused) document.getElementById(focused)?.focus();
-  if (loaded) for (const [place, one] of figures()) {
-    if (before.has(place) && before.get(place).text !== one.text) one.element.classList.add("changed");
+  if (loaded && before.size) for (const [place, one] of figures()) {
+    if (before.get(place)?.text !== one.text) one.element.classList.add("changed");
   }
 }
 
-function figures() { // by their places: in which table, and there
+function figures() { // by their places: in which table, in the row of which title, in which column
   const found = new Map();
   for (const [i, table] of view.querySelectorAll("table").entries()) {
     for (const element of table.querySelectorAll("td")) {
-      const place = [i, element.parentElement.rowIndex, element.cellIndex].join();
+      const place = [i, element.parentElement.cells[0].textContent, element.cellIndex].join();
       found.set(place, { element, text: element.textContent });
     }
   }

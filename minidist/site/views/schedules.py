@@ -168,7 +168,7 @@ def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
     told = f"{work_of(span)}: {span.start / v:g} to {span.end / v:g}"
     box = (
         f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.3):.2f}" height="{HIGH}" '
-        f'fill="{FILL[span.letter]}" opacity="{0.6 if span.chunk else 1}"><title>{escape(told)}</title></rect>'
+        f'fill="{color_of(span.letter, span.chunk > 0)}"><title>{escape(told)}</title></rect>'
     )
     number = str(span.micro_batch + 1) if not span.along else f"{span.micro_batch + 1}&{span.along[0] + 1}"
     if width < 7 * len(number):
@@ -186,7 +186,15 @@ def draw_narrow(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
             f"h-{(span.end - span.start) * scale * 0.9:.2f}z"
             for span in boxes
         )
-        yield f'<path d="{path}" fill="{FILL[letter]}" opacity="{0.6 if later else 1}"/>'
+        yield f'<path d="{path}" fill="{color_of(letter, later)}"/>'
+
+
+def color_of(letter: str, later: bool) -> str:
+    """A later chunk is half white: its number can be read in the dark, too."""
+    if not later:
+        return FILL[letter]
+    parts = (int(FILL[letter][i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
 
 
 def sum_up(drawn: Drawn) -> str:
