@@ -54,6 +54,14 @@ def test_no_link_is_broken(site: Path) -> None:
     assert not broken
 
 
+CUT_OFF = """width => [...document.querySelectorAll("input, select, button, img, svg, table, p")].filter(one => {
+    if (one.closest('.sidebar-drawer, .toc-drawer') || one.getBoundingClientRect().right <= width + 1) return false;
+    for (let around = one; around; around = around.parentElement)
+        if (['auto', 'scroll'].includes(getComputedStyle(around).overflowX)) return false;
+    return true;
+}).map(one => one.outerHTML.slice(0, 80))"""
+
+
 def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..., Any]) -> None:
     """On a phone, a laptop and a large screen: no error, nothing from another host, no page wider than the window.
     Pages of code, which are made alike, on a phone alone."""
@@ -66,6 +74,7 @@ def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..
             page.goto(address + name)
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 wrong.append(f"{name} is wider than {width} pixels")
+            wrong += [f"{name} at {width} pixels cuts off {part}" for part in page.evaluate(CUT_OFF, width)]
     assert not wrong
 
 
