@@ -1,6 +1,7 @@
 """From what exists to the sources of pages, and from these to pages."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE)]
     if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
         raise UsageError("Sphinx could not make all pages: it says above which")
+    for style in made.rglob("*.css"):
+        style.write_text(squeeze(style.read_text()))
     (made / "minidist.md").write_text(content.one_text())
     (made / "collectives").mkdir()
     for name, ranks in recorded:
@@ -35,3 +38,8 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
         browser_python.install(made / "pyodide", work / "npm", npm)
     shutil.rmtree(pages, ignore_errors=True)
     shutil.move(made, pages)
+
+
+def squeeze(style: str) -> str:
+    """CSS without comments and indentation."""
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL))

@@ -62,7 +62,7 @@ def _run(command: str, picture: Path) -> Ran:
 
 
 def shrink(drawn: Path, picture: Path) -> None:
-    """A plot needs few colors; its page is to have less than 300 KB."""
+    """A PNG in 64 colors, enough for a plot: a page is to have less than 300 KB."""
     from PIL import Image  # comes with matplotlib
 
     with Image.open(drawn) as image:

@@ -91,7 +91,7 @@ class Sources:
         return LINK.sub(lead, named)
 
     def page_of(self, path: str) -> str:
-        """The page that shows a file or a folder of the clone. A picture is copied."""
+        """The page that shows a file or a folder of the clone. A picture goes to the sources."""
         if path.startswith(OUR_OWN):
             return path
         if (CLONE / path / "README.md").exists():
@@ -101,7 +101,7 @@ class Sources:
             return path.replace("README", "index")
         if at.suffix in (".svg", ".png"):
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(at, self.folder / path)
+            (runs.shrink if at.suffix == ".png" else shutil.copy)(at, self.folder / path)
             return path
         if at.suffix in (".md", ".ipynb") and (PACKAGE in at.parents or at.suffix == ".ipynb"):
             return path

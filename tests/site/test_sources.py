@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minidist.contents import CHAPTERS
-from minidist.site import annotate, changes
+from minidist.site import annotate, build, changes
 from minidist.site.sources import Sources
 
 PACKAGE = Path(annotate.__file__).parents[1]
@@ -94,3 +94,19 @@ def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:
     assert "(../../collectives.md)" not in own
     assert relinked.count("[`site/collectives.html`](../../collectives.md)") == 1
     assert relinked.index("collectives.md") < relinked.index("**Gap 3.**")
+
+
+def test_styles_are_squeezed() -> None:
+    made = build.squeeze("/* a\n note */\na {\n    color: red;\n}\n\nb::before { content: '/'; }\n")
+    assert made == " a { color: red; } b::before { content: '/'; } "
+
+
+def test_a_picture_gets_smaller_and_stays_as_large(tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = "minidist/memory/1f1b.png"
+    assert Sources(tmp_path).page_of(path) == path
+    own, copied = PACKAGE.parent / path, tmp_path / path
+    with Image.open(own) as before, Image.open(copied) as after:
+        assert before.size == after.size
+    assert copied.stat().st_size < own.stat().st_size / 2
