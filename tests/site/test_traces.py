@@ -147,8 +147,11 @@ def test_pictures_show_what_was_recorded(n: int) -> None:
                 assert re.findall(r"to rank (\d+)", sends) == [str(m[1]) for m in ahead]
                 assert int(nbytes) == sum(m[3] for done in run["messages"][:step] for m in done if m[0] == rank)
                 came = [m for m in run["messages"][step - 1] if m[1] == rank] if step else []
-                assert holds.count("cell new") <= sum(len(m[2]) for m in came)
-                assert not came or "cell new" in holds or name == "keys-and-values"
+                framed = re.findall(r'cell new" style="[^"]*" title="chunk (\d+) ', holds)
+                if name in ("reduce-scatter", "all-gather", "all-reduce", "recursive-doubling"):
+                    assert framed == sorted(str(chunk) for m in came for chunk, _ in m[2]), (name, step)
+                else:
+                    assert len(framed) <= sum(len(m[2]) for m in came)
 
 
 def test_colors_are_those_of_the_ranks() -> None:
