@@ -48,7 +48,7 @@ site: $(VENV)/.site ## make the book as web pages, in site/
 
 site-test: $(VENV)/.site $(VENV)/.dev ## look at these pages in Chromium, if there is one (MARKS=slow: the rest)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check playwright
-	$(IN_VENV) python -m pytest -rs -m "$(MARKS)" tests/site
+	$(IN_VENV) python -m pytest -m "$(MARKS)" tests/site
 
 show: ## open these pages in a browser
 	@test -x $(VENV)/bin/python || { echo "minidist: error: make site comes first" >&2; exit 2; }

@@ -26,6 +26,11 @@ def missing() -> str:
     return ", ".join([*packages, *(["Chromium"] if not CHROMIUM else [])])
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if missing():
+        terminalreporter.write_line(f"The pages were not opened in a browser: that needs {missing()}.")
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *words: object) -> None:
         pass
