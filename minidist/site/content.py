@@ -1,7 +1,6 @@
 """What stands on the pages: MyST, made from docstrings, code, figures and mutants."""
 
 import html
-import json
 import posixpath
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from minidist.claims.mutants import mutants_of
 from minidist.claims.papers import Recounted, library
 from minidist.contents import CHAPTERS
 from minidist.site import annotate, changes, compute, forms, traces
+from minidist.site.views.collectives import draw_steps, name_colors
 
 PACKAGE = Path(minidist.__file__).parent
 CLONE = PACKAGE.parent
@@ -26,6 +26,15 @@ def raw(text: str) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def home(computing: Sequence[forms.Page]) -> str:
+    """The first page. computing: the pages that compute, if there are any; one plays what was recorded."""
+    links = [
+        *(f"[{page.title.rstrip('?').lower()}]({page.name}.md)" for page in computing),
+        "[collectives](collectives.md)",
+    ]
+    return (HERE / "home.md").read_text().replace("{computing}", ", ".join(links))
 
 
 # ---- chapters and code -----------------------------------------------------------------------------------------------
@@ -48,7 +57,7 @@ def chapter(name: str, ran: str) -> str:
     if found := changes.changes(name):
         parts += ["## What changes", "Each method next to the one that it replaces.", raw(changes.as_html(found))]
     if (file := PACKAGE / "claims" / "mutants" / f"{name}.toml").exists():
-        rows = [(mutant.mistake, ", ".join(mutant.fells)) for mutant in mutants_of(file)]
+        rows = [(mutant.mistake, "; ".join(mutant.fells)) for mutant in mutants_of(file)]
         parts += ["## Broken programs, and the claims that fall", table(("the mistake", "claims that fall"), rows)]
     return "\n\n".join(part for part in parts if part)
 
@@ -63,14 +72,17 @@ def lessons_of(name: str) -> str:
     return " ".join(found)
 
 
+ORPHAN = "---\norphan: true\nnosearch: true\n---"
+
+
 def source(path: str) -> str:
-    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to."""
+    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to, and no search."""
     if (CLONE / path).is_dir():
         files = sorted(file for file in (CLONE / path).iterdir() if file.is_file())
         shown = [f"`{path}/{file.name}`\n\n````text\n{file.read_text()}\n````" for file in files]
-        return "\n\n".join(["---\norphan: true\n---", f"# {posixpath.basename(path)}", *shown])
+        return "\n\n".join([ORPHAN, f"# {posixpath.basename(path)}", *shown])
     text = (CLONE / path).read_text()
-    parts = ["---\norphan: true\n---", f"# {posixpath.basename(path)}"]
+    parts = [ORPHAN, f"# {posixpath.basename(path)}"]
     if path.endswith(".py"):
         document, pieces = annotate.take_apart(CLONE / path)
         title, _, rest = document.partition("\n")
@@ -97,7 +109,10 @@ def figures() -> str:
             rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
     shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    search = '<p><label>Search <input id="search" type="search" size="40"></label> <output id="count"></output></p>'
+    search = (
+        '<p><label>Search: paper, section, evidence, any words <input id="search" type="search"></label>'
+        ' <output id="count"></output></p>'
+    )
     script = '<script src="_static/figures.js"></script>'
     return "\n\n".join([
         "# What papers print, and what comes out here",
@@ -116,12 +131,16 @@ def computing(page: forms.Page) -> str:
     return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + view + script)}"
 
 
-def collectives() -> str:
-    """The page that plays traces; its script reads them from a file next to the page."""
+FIRST = ("reduce-scatter", 4)  # what the page of collectives shows before its reader chooses
+
+
+def collectives(recorded: traces.Traces) -> str:
+    """The page that plays traces: its first view; its script reads all others from files next to the page."""
+    name, ranks = FIRST
     settings: list[forms.Setting] = [
-        forms.Choice("name", "collective", "reduce-scatter", list(traces.COLLECTIVES)),
-        forms.Slider("ranks", "ranks N", 4, traces.RANKS[0], traces.RANKS[-1]),
-        forms.Slider("step", "steps done", 0, 0, 3),
+        forms.Choice("name", "collective", name, list(traces.COLLECTIVES)),
+        forms.Slider("ranks", "ranks N", ranks, traces.RANKS[0], traces.RANKS[-1]),
+        forms.Slider("step", "steps done", 0, 0, len(recorded[name, ranks]["messages"])),
     ]
     inputs = "\n".join(one.as_html() for one in settings)
     buttons = "".join(
@@ -129,20 +148,31 @@ def collectives() -> str:
     )
     return "\n\n".join([
         "# Collectives, step by step",
-        "Each row is a rank. A box is a chunk of its array, with the chunk's number; its colors are the ranks whose\n"
-        "parts are in it. All this was recorded while this page was made, when `minidist/ring.py` and\n"
-        "`minidist/context_parallel.py` ran on ranks. A number has 8 bytes.",
+        "Each row is a rank, and each rank has a color. A box is a chunk of the rank's array, with its number. The\n"
+        "colors say whose parts are in it, and a frame says that it has just arrived. Each chunk is one number of 8\n"
+        "bytes. All this was recorded while this page was made: `minidist/ring.py` and\n"
+        "`minidist/context_parallel.py` ran on ranks. The arrow keys ← and → go a step back and forth.",
         raw(
             f'<form class="compute collectives">{inputs}<p class="buttons">{buttons}</p></form>'
-            '<div id="view" aria-live="polite"></div><noscript>The steps need JavaScript.</noscript>'
+            f'{stripes(recorded)}<div id="view" aria-live="polite">{draw_collective(recorded, *FIRST)[0]}</div>'
+            "<noscript>The steps need JavaScript.</noscript>"
             '<script type="module" src="_static/collectives.js"></script>'
         ),
     ])  # fmt: skip
 
 
-def collectives_data() -> str:
-    """What the script reads: colors of ranks, and traces."""
-    return json.dumps({"colors": traces.COLORS, "collectives": traces.all_traces()}, separators=(",", ":"))
+def draw_collective(recorded: traces.Traces, name: str, ranks: int) -> list[str]:
+    """A view for each step, as the page's script reads them."""
+    one = traces.COLLECTIVES[name]
+    return [*draw_steps(one.title, one.text, recorded[name, ranks], traces.COLORS)]
+
+
+def stripes(recorded: traces.Traces) -> str:
+    """The colors of all sets of ranks whose parts are ever together."""
+    items = (
+        item for one in recorded.values() for rank in one["held"] for step in rank for item in step if item is not None
+    )
+    return name_colors({of for _, of in items}, traces.COLORS)
 
 
 # ---- one text --------------------------------------------------------------------------------------------------------

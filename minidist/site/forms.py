@@ -105,19 +105,20 @@ FLUSHING = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 SCHEDULES_PAGE = Page(
     "schedules",
     "Pipeline schedules",
-    "Each line is a stage, each box a piece of work: F a forward, B a backward of the input, W one of the weights;\n"
-    "pale boxes are later chunks. The orders are those of `minidist/pp/schedules.py`, the times those of its clock.",
+    "Each line is a stage, each box a piece of work, with the number of its micro-batch; pale boxes are later chunks,\n"
+    "gray is time in which a stage waits. The orders are those of `minidist/pp/schedules.py`, the times those of its\n"
+    "clock. Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
     [
         Choice("first", "schedule", "1f1b", FLUSHING),
         Choice("second", "compared with", "zb-v", FLUSHING),
         Slider("p", "stages p", 4, 1, 16),
-        Slider("m", "micro-batches m", 8, 1, 64),
-        Slider("v", "chunks v, where they can be chosen", 2, 2, 8),
+        Slider("m", "micro-batches m", 8, 1, 32),
+        Slider("v", "chunks v, where they can be chosen", 2, 2, 4),
         Slider("F", "time of F", 1, 0.1, 3, 0.1),
         Slider("B", "time of B", 1, 0.1, 3, 0.1),
         Slider("W", "time of W", 1, 0.1, 3, 0.1),
         Slider("message", "time of a message", 0, 0, 2, 0.05),
-        Slider("until", "shown, percent of the step", 100, 1, 100),
+        Slider("until", "shown, percent of the time", 100, 0, 100, 0.01),
         Text("order", "by hand: a line for each stage, such as F1 F2 B1 B2", "", lines=4),
     ],
 )
@@ -148,7 +149,7 @@ PLAN_PAGE = Page(
     "plan",
     "Which layout of ranks?",
     "The planner's table: every layout of a model on a cluster, the fastest first. The fields are the options of\n"
-    "`python -m minidist plan`. It tries them all, in your browser: some seconds for 8 devices, minutes for thousands.",
+    "`python -m minidist plan`. It tries them all, in your browser: with thousands of devices that takes a while.",
     [
         Choice("model", "model", "gpt2-medium", list(MODELS)),
         Text("ranks", "devices", "8"),

@@ -30,7 +30,8 @@ class Ran(NamedTuple):
 
 
 def run_chapter(name: str, folder: Path) -> list[Ran]:
-    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`.
+    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`,
+    as PNG: as SVG some have megabytes.
 
     Raises UsageError if one of them fails: then a claim does not hold.
     """
@@ -40,19 +41,29 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
         and "--memory-plot" in _run(f"python -m minidist.{name} --help", folder / "help").printed
     )  # servers have none
     first = launch.replace("FILE", TEXT.name) + " --memory-plot {picture}" * plots
-    return [_run(command, folder / f"{name}-{i}.svg") for i, command in enumerate([first, *MORE.get(name, [])])]
+    return [_run(command, folder / f"{name}-{i}.png") for i, command in enumerate([first, *MORE.get(name, [])])]
 
 
 def _run(command: str, picture: Path) -> Ran:
-    """In a folder of its own that has the text; 80 columns, no colors."""
-    draws = "{picture}" in command
-    words = shlex.split(command.format(picture=picture))
+    """In a folder of its own that has the text, so that no path of this machine is printed; 80 columns, no colors."""
+    words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = os.environ | {"PATH": paths, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(TEXT, folder)
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        drawn = Path(folder) / picture.name
+        if drawn.exists():
+            shrink(drawn, picture)
     shown = command.removesuffix(" --memory-plot {picture}").format(picture=picture.name)
     if done.returncode:
         raise UsageError(f"{shown}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
-    return Ran(shown, done.stdout, picture if draws and picture.exists() else None)
+    return Ran(shown, done.stdout, picture if picture.exists() else None)
+
+
+def shrink(drawn: Path, picture: Path) -> None:
+    """A PNG in 64 colors, enough for a plot: a page is to have less than 300 KB."""
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(64).save(picture, optimize=True)

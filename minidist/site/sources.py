@@ -8,17 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from minidist.contents import CHAPTERS
-from minidist.site import content, forms, runs
+from minidist.site import content, forms, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
+NAMED = re.compile(r"`site/(\w+)\.html`")  # a page, where a reader of the clone may have no pages: there is no link
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
-OUR_OWN = (
-    "chapters/",
-    "papers.md",
-    "collectives.md",
-    "lessons/index.md",
-    "minidist.md",
-)  # pages that are no files of the clone
+OUR_OWN = (  # pages that are no files of the clone
+    *("chapters/", "papers.md", "collectives.md", "lessons/index.md", "minidist.md"),
+    *(f"{page.name}.md" for page in forms.PAGES),
+)
 
 
 class Sources:
@@ -28,8 +26,9 @@ class Sources:
         self.folder = folder.resolve()
         self.shown = {f"minidist/{entry.name}.py": f"chapters/{entry.name}.md" for entry in CHAPTERS}  # file, its page
 
-    def lay_out(self, ran: bool, computes: bool) -> None:
-        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute."""
+    def lay_out(self, ran: bool, computes: bool, recorded: traces.Traces) -> None:
+        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute;
+        recorded: the collectives."""
         lessons = sorted(str(path.parent.relative_to(CLONE)) for path in CLONE.glob("lessons/*/lesson.ipynb"))
         for lesson in lessons:
             self.write(f"{lesson}/lesson.ipynb", self.relink_notebook(f"{lesson}/lesson.ipynb"))
@@ -45,10 +44,10 @@ class Sources:
         pages = forms.PAGES if computes else []
         for page in pages:
             self.write(f"{page.name}.md", content.computing(page))
-        self.write("collectives.md", content.collectives())
+        self.write("collectives.md", content.collectives(recorded))
         self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
         tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
-        self.write("index.md", self._relinked((HERE / "home.md").read_text(), ""), tops)
+        self.write("index.md", self._relinked(content.home(pages), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
                 self.write(shown, content.source(path))
@@ -88,12 +87,11 @@ class Sources:
             page = self.page_of(posixpath.normpath(posixpath.join(folder, target)))
             return f"{before}{posixpath.relpath(page, folder)}{anchor}"
 
-        return LINK.sub(lead, text)
+        named = NAMED.sub(lambda found: f"[{found[0]}]({posixpath.relpath(f'{found[1]}.md', folder)})", text)
+        return LINK.sub(lead, named)
 
     def page_of(self, path: str) -> str:
-        """The page that shows a file or a folder of the clone. A picture is copied."""
-        if path.startswith("site/"):  # what `make site` makes: a lesson's reader has it there
-            path = path.removeprefix("site/").replace(".html", ".md")
+        """The page that shows a file or a folder of the clone. A picture goes to the sources."""
         if path.startswith(OUR_OWN):
             return path
         if (CLONE / path / "README.md").exists():
@@ -103,7 +101,7 @@ class Sources:
             return path.replace("README", "index")
         if at.suffix in (".svg", ".png"):
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(at, self.folder / path)
+            (runs.shrink if at.suffix == ".png" else shutil.copy)(at, self.folder / path)
             return path
         if at.suffix in (".md", ".ipynb") and (PACKAGE in at.parents or at.suffix == ".ipynb"):
             return path

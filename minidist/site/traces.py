@@ -157,7 +157,7 @@ def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[I
 
 
 def trace(name: str, n: int) -> dict[str, Any]:
-    """A run as the page plays it."""
+    """A run as the page plays it: all messages by step, and what each rank holds at the start and after each step."""
     sent, ran = record(COLLECTIVES[name], n)
     steps = max(message.step for message in sent)
     return {
@@ -166,9 +166,9 @@ def trace(name: str, n: int) -> dict[str, Any]:
     }
 
 
-def all_traces() -> dict[str, Any]:
-    """Of every collective on every number of ranks, for the page's script."""
-    return {
-        name: {"title": one.title, "text": one.text, "ranks": {n: trace(name, n) for n in RANKS}}
-        for name, one in COLLECTIVES.items()
-    }
+Traces = dict[tuple[str, int], dict[str, Any]]  # by the collective's name and the number of ranks
+
+
+def all_traces() -> Traces:
+    """Of every collective on every number of ranks."""
+    return {(name, n): trace(name, n) for name in COLLECTIVES for n in RANKS}

@@ -646,6 +646,13 @@ def test_any_times(name, p, m, f, b, w, latency):
             assert start >= before[1] + sent or (letter == "W" and start == before[0])
 
 
+@pytest.mark.parametrize("name", ["interleaved", "breadth-first", *FOLDED])
+def test_what_stays_on_a_stage_takes_no_time(name: str) -> None:
+    """One stage has all parts of the model and sends nothing, however long a message takes."""
+    m = SCHEDULES[name].at_least(1) + 3
+    assert on_the_clock(name, 1, m, latency=0.5) == on_the_clock(name, 1, m)
+
+
 def test_megatrons_flexible_interleaving() -> None:
     """Its docstring's example: groups of 3, 5 micro-batches, 2 chunks."""
     order = in_groups(5, 2, 3)

@@ -4,20 +4,18 @@ import json
 import random
 import re
 from html import unescape
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from minidist import UsageError
+from minidist.papers import zero
 from minidist.plan import command
 from minidist.plan.search import families
-from minidist.pp import draw
-from minidist.pp.by_hand import read_order, write_order
-from minidist.pp.schedules import SCHEDULES
-from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.site import browser_python, compute
-from minidist.site.forms import FLUSHING, MEMORY_PAGE, PAGES, PLAN_PAGE, SCHEDULES_PAGE, Powers, Slider
-from minidist.site.views import memory
+from minidist.site.forms import MEMORY_PAGE, PAGES, PLAN_PAGE, Powers
+from minidist.site.views import memory, plan
+from sampling import shard_of_this_run
 
 
 def test_pages_load_no_numpy() -> None:
@@ -32,57 +30,39 @@ def test_first_views() -> None:
         assert compute.VIEWS[page.name](page.first())
 
 
-def test_schedules_are_those_of_the_command_line() -> None:
-    """Random settings: the step, idle time and what is held; or the same refusal."""
-    drawn = random.Random(1)
-    for _ in range(60):
-        settings = SCHEDULES_PAGE.first() | {
-            one.name: f"{drawn.randint(int(one.least), int(min(one.most, 12))):g}"
-            for one in SCHEDULES_PAGE.settings
-            if isinstance(one, Slider) and one.name in ("p", "m", "v")
-        }
-        settings["first"] = drawn.choice(FLUSHING)
-        view = compute.view_schedules(settings)
-        line = ["--draw", settings["first"], "-p", settings["p"], "-m", settings["m"], "--json", "-"]
-        expected = figures_of(settings)
-        first = view.split("</figcaption>")[0]
-        if isinstance(expected, str):
-            assert expected in view, line
-        else:
-            time, idle = re.search(r"([\d.e+]+) units of time, ([\d.]+)% idle", first).groups()  # type: ignore[union-attr]
-            assert float(time) == float(f"{expected['time']:.4g}"), line
-            assert abs(float(idle) - 100 * expected["idle"]) < 0.06, line
-
-
-def figures_of(settings: dict[str, str]) -> dict[str, float] | str:
-    """What `python -m minidist.pipeline --draw` reports."""
-    chunks = int(settings["v"])
-    asked = SimpleNamespace(chunks=chunks, contiguous=0, costs=None)
-    try:
-        timelines, v = draw.timelines_of(settings["first"], int(settings["p"]), int(settings["m"]), asked)  # type: ignore[arg-type]
-    except UsageError as error:
-        return str(error)
-    step = max(one.end for one in timelines)
-    return {"time": step / v, "idle": 1 - sum(one.busy for one in timelines) / step / len(timelines)}
-
-
-def test_a_later_view_shows_less() -> None:
-    whole = compute.view_schedules(SCHEDULES_PAGE.first())
-    half = compute.view_schedules(SCHEDULES_PAGE.first() | {"until": "50"})
-    assert 0 < half.count("<rect") < whole.count("<rect")
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows of a plan, as its JSON has them: every kind, what is held at a time, and what is sent along each axis."""
-    line = "--model gpt2-medium --ranks 4 --batch 8K --context 1024 --rows 10000 --json -"
-    command.main([*line.split(), "--device-memory", "100000GB", "--flops", "1e11"])  # slow: context ranks are of use
+ON_ONE_HOST = {"--ranks-per-host": "64"}
+CLUSTERS = [  # of a plan whose rows the page shows: 100 of each are 1,000 settings
+    {"--model": model, "--ranks": ranks, "--batch": batch, "--context": context} | more
+    for model, ranks, batch, context, more in (
+        ("gpt2-medium", "4", "8K", "1024", {}),
+        ("gpt2-medium", "8", "16K", "512", {}),
+        ("gpt2", "6", "12K", "256", {}),
+        ("gpt2-xl", "16", "16K", "1024", {}),
+        ("gpt2-xl", "8", "8K", "512", ON_ONE_HOST),
+        ("llama2-7b", "8", "64K", "4096", {}),
+        ("llama2-7b", "16", "64K", "2048", ON_ONE_HOST),
+        ("llama2-13b", "4", "16K", "1024", {}),
+        ("llama3-8b", "8", "64K", "8192", {}),
+        ("llama3-8b", "16", "32K", "2048", {}),
+    )
+]
+NAMES = {"v": "chunks", "m": "micro_batches"}  # what the page calls otherwise
+
+
+def check_memory(cluster: dict[str, str], settings: int, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """Rows of a plan, as the command's JSON has them: every kind, what is held at a time, what is sent along each axis,
+    and the bars. Returns what was seen."""
+    line = [word for option in cluster.items() for word in option] + ["--rows", "10000", "--json", "-"]
+    command.main([*line, "--device-memory", "100000GB", "--flops", "1e11"])  # slow: context ranks are of use
+    fields, seen = {one.name for one in MEMORY_PAGE.settings}, set[str]()
     rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["hosts"] == 1]
-    seen = set[str]()
-    for row in random.Random(3).sample(rows, 60):
-        view = memory.view_memory(settings_of(row))
+    for row in random.Random(str(cluster)).sample(rows, min(settings, len(rows))):
+        given = {name: str(row[NAMES.get(name, name)]) for name in fields if NAMES.get(name, name) in row}
+        given |= {"model": cluster["--model"], "context": cluster["--context"]}
+        view = memory.view_memory(MEMORY_PAGE.first() | given | {"per_host": cluster.get("--ranks-per-host", "8")})
         tables = [re.findall("<tr>(.*?)</tr>", part) for part in view.split("</table>")[:2]]
         held, sent = ([cells(line) for line in lines] for lines in tables)
         kinds = {kind: nbytes for kind, nbytes in row["memory"].items() if nbytes}
@@ -90,19 +70,65 @@ def test_memory_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
         away = {axis: (of["bytes"], of["bytes"] * of["across"]) for axis, of in row["sent"].items()}
         expected = [[axis, f"{(n - far) / 1e9:.3f}", f"{far / 1e9:.3f}"] for axis, (n, far) in away.items()]
         assert [[found[0], *found[2:4]] for found in sent[1:]] == expected, row
+        assert_bars(view, [nbytes / 1e9 for nbytes in kinds.values()])
         seen |= {*kinds, *away}
+    return seen
+
+
+def assert_bars(view: str, held: list[float]) -> None:
+    """Of the fullest stage: parts as long as what is held of each kind, one after another, and below them what is held
+    at a time, in GB. The line of the capacity stands where 80 GB end."""
+    pattern = r'<rect x="([\d.]+)%" y="(\d+)" width="([\d.]+)%".*?<title>(.*?)</title>'
+    bars: dict[int, list[tuple[float, float]]] = {}
+    for x, y, width, told in re.findall(pattern, view):
+        if not told.endswith(": 0.000 GB"):
+            bars.setdefault(int(y), []).append((float(x), float(width)))
+    [capacity] = map(float, re.findall(r'<rect x="([\d.]+)%"[^>]*class="limit"', view))
+    expected = [gb * capacity / 80 for gb in held if f"{gb:.3f}" != "0.000"]
+    stages = [[*(width for _, width in bars[y]), bars[y + 30][0][1]] for y in sorted(bars) if y + 30 in bars]
+    assert any(widths == pytest.approx(expected, abs=0.02) for widths in stages)
+    assert max(widths[-1] for widths in stages) == pytest.approx(expected[-1], abs=0.02)
+    for of in bars.values():
+        ends = [0.0, *(x + width for x, width in of)]
+        assert [x for x, _ in of] == pytest.approx(ends[:-1], abs=0.05)
+        assert ends[-1] <= 100
+
+
+@pytest.mark.parametrize(
+    "cluster", shard_of_this_run(CLUSTERS, len(CLUSTERS)), ids=lambda cluster: " ".join(cluster.values())
+)
+def test_memory_is_that_of_the_command_line(cluster: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    check_memory(cluster, 30, capsys)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_command_line_at_a_thousand_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = set[str]().union(*(check_memory(cluster, 100, capsys) for cluster in CLUSTERS))
     assert seen >= {"parameters", "passing", "ends", "messages", "total", "tensor", "context", "pipeline", "data"}
 
 
-def settings_of(row: dict[str, int]) -> dict[str, str]:
-    """Of the page, for a row of that plan."""
-    names = {"v": "chunks", "m": "micro_batches"}
-    given = {
-        one.name: str(row[names.get(one.name, one.name)])
-        for one in MEMORY_PAGE.settings
-        if names.get(one.name, one.name) in row
-    }
-    return MEMORY_PAGE.first() | given | {"model": "gpt2-medium", "context": "1024"}
+@pytest.mark.parametrize("stage", range(4))
+def test_model_states_and_traffic_are_zeros(stage: int) -> None:
+    """On data ranks alone: 2Ψ, 2Ψ, 12Ψ, divided as ZeRO's figure 1 says; and 2Ψ or (m+1)Ψ elements of 2 bytes (section
+    7). Units are padded to whole shards, by fewer than N elements each."""
+    drawn = random.Random(stage)
+    for _ in range(10):
+        n, m, name = 2 ** drawn.randint(1, 6), 2 ** drawn.randint(0, 4), drawn.choice(("llama2-7b", "llama3-8b"))
+        settings = {"model": name, "dp": str(n), "pp": "1", "m": str(m), "zero": str(stage), "recompute": "none"}
+        view = memory.view_memory(MEMORY_PAGE.first() | settings)
+        psi = {"llama2-7b": 6_738_415_616, "llama3-8b": 8_030_261_248}[name]  # as Meta's checkpoints have them
+        assert f"Ψ = {psi:,}" in view
+        states = zero.model_states(psi, n, stage)
+        rows = {found[0]: found for found in map(cells, re.findall("<tr>(.*?)</tr>", view))}
+        for told, nbytes in (
+            ("parameters", states.parameters),
+            ("gradients", states.gradients),
+            ("optimizer states", states.optimizer),
+        ):
+            assert float(rows[told][2]) == pytest.approx(nbytes / 1e9, abs=0.0011)
+        if stage < 3:  # in stage 3, a unit that is used last forward and first backward is not gathered twice
+            near, away = map(float, rows["data"][2:4])
+            assert near + away == pytest.approx(2 * sum(zero.volume(psi, n, stage, m).values()) / 1e9, abs=0.002)
 
 
 def cells(row: str) -> list[str]:
@@ -135,19 +161,77 @@ def test_a_model_has_no_more_positions_than_it_has() -> None:
 # ---- plan ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command that the page shows, run: the same rows, and the same reasons."""
-    settings = PLAN_PAGE.first() | {"ranks": "4", "device-memory": "6GB", "scheme": "all-gather"}
-    view = unescape(compute.answer("plan", json.dumps(settings)))
-    [line] = re.findall("python -m minidist plan (.*?)</code>", view)
+def plan_settings(seed: int) -> dict[str, str]:
+    drawn = random.Random(f"plan {seed}")
+    return PLAN_PAGE.first() | {
+        "model": drawn.choice(("gpt2", "gpt2-medium", "gpt2-large", "llama2-7b", "llama3-8b")),
+        "ranks": drawn.choice(("1", "2", "3", "4", "4", "6", "8")),
+        "ranks-per-host": drawn.choice(("2", "4", "8")),
+        "device-memory": drawn.choice(("2GB", "6GB", "16GB", "40GB", "80GB")),
+        "batch": drawn.choice(("4K", "6K", "8K", "16K")),
+        "context": drawn.choice(("512", "1024", "1000")),
+        "precision": drawn.choice(("bf16", "mixed", "fp32")),
+        "scheme": drawn.choice(("ring", "all-gather", "ulysses")),
+        "flops": drawn.choice(("989e12", "1e11")),
+        "rows": drawn.choice(("1", "10", "25")),
+    }
+
+
+def check_plan(seed: int, capsys: pytest.CaptureFixture[str]) -> int:
+    """The command that the page shows, run: the same rows in the same order, the same counts and reasons, or the same
+    refusal. Returns the number of rows."""
+    settings = plan_settings(seed)
+    view = compute.answer("plan", json.dumps(settings))
+    [line] = re.findall("python -m minidist plan (.*?)</code>", unescape(re.sub("</?span[^>]*>", "", view)))
+    assert all(f"--{name} {value}" in line for name, value in settings.items())
+    if "refused" in view:
+        with pytest.raises(UsageError) as refusal:
+            command.main(line.split())
+        assert unescape(view.split('"refused">')[1]) == f"{refusal.value}</p>", line
+        return 0
     command.main(line.split())
-    printed = capsys.readouterr().out
-    rows = [cells(row) for row in re.findall("<tr>(.*?)</tr>", view)]
-    assert len(rows) > 12
-    for row in rows:
-        assert row == ["rows", "reason"] or re.search(r"^ *" + r" +".join(map(re.escape, row)) + "$", printed, re.M), (
-            row
-        )
+    printed = [text.split() for text in capsys.readouterr().out.splitlines()]
+    first = next(i for i, words in enumerate(printed) if words[:2] == ["#", "dp"])
+    end = printed.index([], first)
+    shown = [cells(row) for row in re.findall("<tr>(.*?)</tr>", view)]
+    rows, left = shown[: end - first], shown[end - first + 1 :]
+    assert rows == printed[first:end], line
+    assert [[count, *reason.split()] for count, reason in left] == printed[end + 2 : end + 2 + len(left)], line
+    assert [] in printed[end + 2 + len(left) :][:1], line  # and no more reasons
+    assert " ".join(printed[end + 1]).startswith(re.findall("<p>(.* rows divide; .* fit).</p>", view)[0]), line
+    return len(rows) - 1
+
+
+PLANS = range(1000)  # seeds
+SHARE = [PLANS[i : i + 100] for i in range(0, 1000, 100)]
+
+
+def test_the_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in shard_of_this_run(PLANS, 250):
+        check_plan(seed, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", SHARE, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_the_plan_at_a_thousand_settings(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [check_plan(seed, capsys) for seed in seeds]
+    assert {0, 1, 10} <= {*found}
+
+
+def test_more_rows_need_no_new_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, searches = plan.search, list[object]()
+
+    def note(*asked: Any) -> Any:
+        searches.append(asked)
+        return real(*asked)
+
+    monkeypatch.setattr(plan, "search", note)
+    settings = plan_settings(0) | {"model": "gpt2", "ranks": "3", "batch": "6K", "context": "512", "rows": "2"}
+    few, more = (compute.view_plan(settings | {"rows": rows}) for rows in ("2", "5"))
+    assert more.count("<tr>") == few.count("<tr>") + 3
+    assert len(searches) == 1
+    compute.view_plan(settings | {"device-memory": "70GB"})
+    assert len(searches) == 2
 
 
 def test_a_plan_that_cannot_be_says_why() -> None:
@@ -158,38 +242,3 @@ def test_a_plan_that_cannot_be_says_why() -> None:
     ):
         view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
         assert reason in view.split("refused")[1]
-
-
-# ---- orders written by hand ------------------------------------------------------------------------------------------
-
-
-def test_an_order_that_is_copied_runs_as_it_did() -> None:
-    """Every schedule, as the text to be edited, with the same work and the same messages at the same times."""
-    for name in FLUSHING:
-        schedule = SCHEDULES[name]
-        at = schedule.places(4, 8)
-        lines = [write_order(schedule.instructions(place)) for place in at]
-        copied = [(place, read_order(line, place)) for place, line in zip(at, lines, strict=True)]
-        own = [(place, schedule.instructions(place)) for place in at]
-        assert simulate(copied, UNIT_COSTS, 0.1) == simulate(own, UNIT_COSTS, 0.1), name
-
-
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
-        ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
-        ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
-        ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
-        ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches"),
-        ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
-        ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
-        ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),
-    ],
-)
-def test_an_order_by_hand(order: str, says: str) -> None:
-    """2 stages, 2 micro-batches: what runs takes the time that one counts on paper, and what cannot says why."""
-    view = compute.view_schedules(SCHEDULES_PAGE.first() | {"p": "2", "m": "2", "order": order})
-    assert says in unescape(view.split("by hand")[1])

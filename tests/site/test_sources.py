@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from minidist.contents import CHAPTERS
-from minidist.site import annotate, changes
+from minidist.site import annotate, build, changes
+from minidist.site.sources import Sources
 
 PACKAGE = Path(annotate.__file__).parents[1]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.read_text().strip())
@@ -55,6 +56,7 @@ def test_a_method_stands_next_to_the_one_that_it_replaces(chapter: str, method: 
     assert change.where == replaces
     assert change.before != change.after
     assert f"def {method.partition('.')[2]}" in change.before
+    assert '"""' not in change.before + change.after  # what stands next to the code as its note
 
 
 def test_first_chapters_change_nothing() -> None:
@@ -68,8 +70,11 @@ def test_marks_of_a_change() -> None:
     )
     assert "<del>    old</del>" in shown
     assert "<ins>    &lt;new&gt;</ins>" in shown
-    assert shown.count("    same") == 2
-    assert "<ins>    same" not in shown
+    assert shown.count("<span>    same</span>") == 2  # the second one is hidden on a phone
+    assert shown.count('class="same"') == 2
+    alone = changes.as_html([changes.Change("A.f", "", "", "def f():\n    new")])
+    assert alone.count("<ins>") == 2
+    assert "del" not in alone
 
 
 def test_prose_of_a_docstring() -> None:
@@ -79,3 +84,29 @@ def test_prose_of_a_docstring() -> None:
     assert "&lt;b&gt;" in shown
     assert '<pre tabindex="0">a  table\n    further</pre>' in shown
     assert len(CHAPTERS) == len({chapter.name for chapter in CHAPTERS})
+
+
+def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:
+    """A reader of the clone may have no pages, and would follow the link to nothing."""
+    path = "lessons/04_ring_all_reduce/lesson.ipynb"
+    own, relinked = (PACKAGE.parent / path).read_text(), Sources(tmp_path).relink_notebook(path)
+    assert "](../../site" not in own
+    assert "(../../collectives.md)" not in own
+    assert relinked.count("[`site/collectives.html`](../../collectives.md)") == 1
+    assert relinked.index("collectives.md") < relinked.index("**Gap 3.**")
+
+
+def test_styles_are_squeezed() -> None:
+    made = build.squeeze("/* a\n note */\na {\n    color: red;\n}\n\nb::before { content: '/'; }\n")
+    assert made == " a { color: red; } b::before { content: '/'; } "
+
+
+def test_a_picture_gets_smaller_and_stays_as_large(tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = "minidist/memory/1f1b.png"
+    assert Sources(tmp_path).page_of(path) == path
+    own, copied = PACKAGE.parent / path, tmp_path / path
+    with Image.open(own) as before, Image.open(copied) as after:
+        assert before.size == after.size
+    assert copied.stat().st_size < own.stat().st_size / 2

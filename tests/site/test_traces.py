@@ -1,12 +1,14 @@
 """Recorded collectives: who sends what to whom, by the algorithms' definitions, and bytes by the formulas."""
 
 import functools
+import re
 from typing import Any
 
 import pytest
 
+from minidist import colors
 from minidist.papers import collectives as formulas
-from minidist.site import traces
+from minidist.site import content, traces
 
 WIDTH = 8  # bytes of a number
 COSTS = {
@@ -103,3 +105,61 @@ def test_what_a_rank_holds_is_what_it_had_or_was_sent(n: int) -> None:
                 "keys-and-values": sorted((block, parts(block)) for block in {rank, (rank + 1) % n}),
             }.get(name, [(chunk, everyone) for chunk in range(n)])
             assert end == promised, (name, rank)
+
+
+# ---- the pictures ----------------------------------------------------------------------------------------------------
+
+
+def rows_of(view: str) -> list[list[str]]:
+    """Of a step's table: what a rank holds, what it sends, its bytes."""
+    return [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", view.split("<tbody>")[1])]
+
+
+def boxes(cell: str) -> list[tuple[int, int] | None]:
+    """Chunk and ranks of each box, as its color and its number say; and its title says the same."""
+    found = list[tuple[int, int] | None]()
+    for of, told, chunk in re.findall(
+        r'<span class="cell[ a-z]*"(?: style="background:var\(--of-(\d+)\)" title="(.*?)")?>(.*?)<', cell
+    ):
+        if chunk == "·":
+            found.append(None)
+            continue
+        found.append((int(chunk), int(of)))
+        ranks = [rank for rank in range(8) if int(of) >> rank & 1]
+        assert told.startswith(f"chunk {chunk} of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
+    return found
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_pictures_show_what_was_recorded(n: int) -> None:
+    """Of each collective and each step: every rank's boxes, messages and bytes; and a frame around what has come."""
+    for name in traces.COLLECTIVES:
+        run = trace(name, n)
+        views = content.draw_collective({(name, n): run}, name, n)
+        assert len(views) == len(run["messages"]) + 1
+        for step, view in enumerate(views):
+            rows = rows_of(view)
+            assert len(rows) == n
+            for rank, (holds, sends, nbytes) in enumerate(rows):
+                assert boxes(holds) == [tuple(item) if item else None for item in run["held"][rank][step]]
+                ahead = [m for m in (run["messages"] + [[]])[step] if m[0] == rank]
+                assert boxes(sends) == [item for m in ahead for item in m[2]]
+                assert re.findall(r"to rank (\d+)", sends) == [str(m[1]) for m in ahead]
+                assert int(nbytes) == sum(m[3] for done in run["messages"][:step] for m in done if m[0] == rank)
+                came = [m for m in run["messages"][step - 1] if m[1] == rank] if step else []
+                framed = re.findall(r'cell new" style="[^"]*" title="chunk (\d+) ', holds)
+                if name in ("reduce-scatter", "all-gather", "all-reduce", "recursive-doubling"):
+                    assert framed == sorted(str(chunk) for m in came for chunk, _ in m[2]), (name, step)
+                else:
+                    assert len(framed) <= sum(len(m[2]) for m in came)
+
+
+def test_colors_are_those_of_the_ranks() -> None:
+    """Every set of ranks that a box shows has its stripes: equally wide, in the ranks' colors."""
+    recorded = {("all-reduce", 3): trace("all-reduce", 3)}
+    stripes = dict(re.findall(r"--of-(\d+):linear-gradient\(90deg,(.*?)\)", content.stripes(recorded)))
+    shown = boxes("".join(content.draw_collective(recorded, "all-reduce", 3)))
+    used = {item[1] for item in shown if item}
+    assert {int(of) for of in stripes} == used == {1, 2, 4, 3, 5, 6, 7}
+    assert stripes["1"] == f"{colors.RANKS[0]} 0% 100%"
+    assert stripes["6"] == f"{colors.RANKS[1]} 0% 50%,{colors.RANKS[2]} 50% 100%"

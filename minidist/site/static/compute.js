@@ -36,14 +36,35 @@ function compute() {
     busy = false;
     if (data.error) { state.value = data.error; console.error(data.error); }
     else {
-      loaded = true;
-      view.innerHTML = data.view;
+      show(data.view);
       view.dataset.number = data.number;
       view.dataset.took = Math.round(performance.now() - since);
-      state.value = `Computed in ${view.dataset.took} ms, by Python in this page.`;
+      state.value = loaded ? `Computed in ${view.dataset.took} ms, by Python in this page.` : "Python is here: change a setting.";
+      loaded = true;
     }
     if (waiting) { waiting = false; compute(); }
   };
+}
+
+function show(made) { // a button of the view keeps the focus; figures that the last change has changed are marked
+  const focused = view.contains(document.activeElement) && document.activeElement.id, before = figures();
+  view.innerHTML = made;
+  if (focused) document.getElementById(focused)?.focus();
+  if (loaded && before.size) for (const [place, one] of figures()) {
+    if (before.get(place)?.text !== one.text) one.element.classList.add("changed");
+  }
+}
+
+function figures() { // by their places: in which table, in the row of which title, in which column
+  const found = new Map();
+  for (const [i, table] of view.querySelectorAll("table").entries()) {
+    for (const element of table.querySelectorAll("td")) {
+      const place = [i, element.parentElement.cells[0].textContent, element.cellIndex].join();
+      found.set(place, { element, text: element.textContent });
+    }
+  }
+  for (const [i, element] of view.querySelectorAll("strong, .figure").entries()) found.set(`strong ${i}`, { element, text: element.textContent });
+  return found;
 }
 
 form.addEventListener("input", event => { if (event.target.type !== "text") compute(); });

@@ -9,12 +9,31 @@ def refused(reason: str) -> str:
     return f'<p class="refused">{escape(reason)}</p>'
 
 
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
-    """A table; its cells are HTML. name: of the table, for style."""
+def chip(color: str) -> str:
+    """A square of a color, before the name of what has that color."""
+    return f'<span class="chip" style="background:{color}"></span>'
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "", titled: bool = False
+) -> str:
+    """A table; its cells are HTML. name: of the table, for style; titled: the first cell of a row is its title."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    first = '<th scope="row">{}</th>' if titled else "<td>{}</td>"
+    body = "".join(
+        "<tr>" + first.format(title) + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for title, *row in rows
+    )
     caption = f"<caption>{caption}</caption>" if caption else ""
     return (
         f'<div class="wide" tabindex="0"><table class="figures {name}">{caption}<thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def button(words: str, field: str, text: str, disabled: bool = False) -> str:
+    """A button that puts a text into a field of the page's form. Its first word names it."""
+    name, state = words.split()[0].lower(), " disabled" if disabled else ""
+    return (
+        f'<button type="button" id="to-{name}" data-fills="{field}" data-text="{escape(text)}"{state}>'
+        f"{escape(words)}</button>"
     )

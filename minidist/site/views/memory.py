@@ -11,7 +11,7 @@ from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, held
 from minidist.plan.search import why_not
 from minidist.plan.show import GB, Words, memory_words, sent_along
-from minidist.site.views.html import refused, table
+from minidist.site.views.html import chip, refused, table
 
 COLORS = {**QUANTITIES, "passing": QUANTITIES["gathered"]}
 SCALE = 99.5  # percent of the width for the longest bar, or the capacity
@@ -91,7 +91,7 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
 
 def memory_table(fullest: Held, words: Mapping[str, Words]) -> str:
     rows = [
-        [chip(kind) + escape(one.what), escape(one.formula), f"{nbytes / GB:.3f}", escape(one.source)]
+        [chip(COLORS[kind]) + escape(one.what), escape(one.formula), f"{nbytes / GB:.3f}", escape(one.source)]
         for kind, one in words.items()
         if (nbytes := getattr(fullest, kind))
     ]
@@ -106,7 +106,3 @@ def traffic_table(wanted: Wanted, choice: Choice, per_host: int) -> str:
     ]
     head = ("axis", "formula", "GB in its host", "GB to others", "source")
     return table("What the busiest rank sends in a step", head, rows, "sent") if rows else "<p>It sends nothing.</p>"
-
-
-def chip(kind: str) -> str:
-    return f'<span class="chip" style="background:{COLORS[kind]}"></span>'

@@ -2,23 +2,27 @@
 
 import shlex
 from collections.abc import Mapping
+from functools import lru_cache
 from html import escape
 
 from minidist import UsageError
 from minidist.plan import command, show
-from minidist.plan.search import best_chunks, search
+from minidist.plan.choice import Wanted
+from minidist.plan.search import Found, best_chunks, search
+from minidist.plan.time import Cluster
 from minidist.site.views.html import refused, table
 
 
 def view_plan(settings: Mapping[str, str]) -> str:
     """Rows that fit, the fastest first, and how many do not, by reason; or the planner's own line that says what is
     wrong with the settings, which are its options."""
-    words = [word for name, value in settings.items() if value for word in (f"--{name}", value)]
-    told = f'<p><code class="command">python -m minidist plan {escape(shlex.join(words))}</code></p>'
+    said = [(f"--{name}", value) for name, value in settings.items() if value]
+    shown = " ".join(f'<span class="option">{escape(shlex.join(option))}</span>' for option in said)
+    told = f'<p><code class="command">python -m minidist plan {shown}</code></p>'
     try:
-        options = command.parser().parse_args(words)
+        options = command.parser().parse_args([word for option in said for word in option])
         wanted, cluster = command.wanted_of(options), command.cluster_of(options)
-        found = search(wanted, cluster)
+        found = search_once(wanted, cluster)
         if not found.rows:
             raise UsageError(command.why_none(found))
     except UsageError as error:
@@ -34,3 +38,9 @@ def view_plan(settings: Mapping[str, str]) -> str:
         table("Rows that do not fit, by reason", ("rows", "reason"), left) if left else "",
         f"<p>{escape(show.LEGEND)} {escape(show.ASSUMED)}</p>",
     ])  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def search_once(wanted: Wanted, cluster: Cluster) -> Found:
+    """The search takes most of a view's time, and the number of rows that are shown does not change what it finds."""
+    return search(wanted, cluster)

@@ -1,6 +1,8 @@
 """Timelines of pipeline schedules, by the clock of `minidist/pp/watch.py`; and of an order written by hand."""
 
 from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from typing import NamedTuple
 
@@ -8,18 +10,36 @@ from minidist import UsageError
 from minidist.colors import BLUE, GREEN, ORANGE, PURPLE
 from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
+from minidist.pp.instructions import Place
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Timeline, in_flight
+from minidist.pp.timeline import Span, Timeline, in_flight
 from minidist.pp.watch import simulate
-from minidist.site.views.html import refused
+from minidist.site.views.html import button, chip, refused
 
 FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
+MEANS = {"F": "forward", "B": "backward of the input", "W": "backward of the weights", "F&B": "both overlap"}
 WIDTH, LEFT = 960, 70  # of a drawing, in its own units, and of what stands left of the lines
 ROW, HIGH = 26, 22  # of a stage's line, and of its boxes
+WIDE = 4  # a box that tells what it is
+NEAR = 1e-4  # the slider's step, as a part of the time
+
+
+class Asked(NamedTuple):
+    """Sizes and times. A chunk takes a v-th of a stage's time."""
+
+    p: int
+    m: int
+    v: int  # where it can be chosen
+    costs: tuple[float, ...]  # of F, B, W and a message
+
+    @property
+    def options(self) -> Namespace:
+        """As the command line has them."""
+        return Namespace(chunks=self.v, contiguous=0, costs=self.costs)
 
 
 class Drawn(NamedTuple):
-    """A schedule on the clock, and the chunks of a stage: a chunk takes a v-th of the stage's time."""
+    """A schedule on the clock, and the chunks of a stage."""
 
     name: str
     source: str
@@ -32,87 +52,173 @@ class Drawn(NamedTuple):
         return max(one.end for one in self.timelines) / self.v
 
 
-def view_schedules(settings: dict[str, str]) -> str:
+def view_schedules(settings: Mapping[str, str]) -> str:
     """Two schedules, one under the other, at the same scale; then the reader's own order, if there is one. What is not
     defined for these numbers, or cannot run, says why."""
-    found = [perform(settings[which], settings) for which in ("first", "second")]
+    costs = tuple(float(settings[cost]) for cost in ("F", "B", "W", "message"))
+    asked = Asked(int(settings["p"]), int(settings["m"]), int(settings["v"]), costs)
+    found = [perform(settings[which], asked) for which in ("first", "second")]
     if settings["order"].strip():
-        found.append(perform_by_hand(settings))
-    end = max((one.step for one in found if isinstance(one, Drawn)), default=1.0)
-    until = float(settings["until"])
-    drawn = [draw_timelines(one, end, until) if isinstance(one, Drawn) else refused(one) for one in found]
-    return "\n".join([*drawn, order_of(settings)])
+        found.append(perform_by_hand(settings["order"], settings["first"], asked))
+    drawn = [one for one in found if isinstance(one, Drawn)]
+    end = max((one.step for one in drawn), default=1.0)
+    now = float(settings["until"]) / 100 * end
+    shown = [draw_timelines(one, end, now) if isinstance(one, Drawn) else refused(one) for one in found]
+    buttons = [*step_buttons(drawn, end, now), *order_buttons(settings, asked)]
+    return "\n".join([f'<p class="buttons">{" ".join(buttons)}</p>', legend(drawn), *shown])
 
 
-def perform(name: str, settings: dict[str, str]) -> Drawn | str:
+@lru_cache(maxsize=8)  # another part of the time, or another order by hand, needs no new run
+def perform(name: str, asked: Asked) -> Drawn | str:
     try:
-        return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, *sizes(settings), options(settings)))
+        return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.p, asked.m, asked.options))
     except UsageError as error:
         return str(error)
 
 
-def perform_by_hand(settings: dict[str, str]) -> Drawn | str:
-    """The reader's order: a line for each stage, with the places of the first schedule."""
-    name, lines = settings["first"], [line for line in settings["order"].splitlines() if line.strip()]
+@lru_cache(maxsize=2)
+def perform_by_hand(order: str, name: str, asked: Asked) -> Drawn | str:
+    """The reader's order: a line for each stage, with the places of the schedule of this name."""
+    lines = [line for line in order.splitlines() if line.strip()]
     try:
-        at = draw.places_of(name, *sizes(settings), options(settings))
+        at = places(name, asked)
         if len(lines) != len(at):
             return f"by hand: {len(at)} stages need {len(at)} lines, not {len(lines)}"
         v = draw.chunks_at(at[0])
         streams = [(place, read_order(line, place)) for place, line in zip(at, lines, strict=True)]
-        return Drawn("by hand", f"places of {name}", simulate(streams, *draw.costs_of(options(settings), v)), v)
+        return Drawn("by hand", f"places of {name}", simulate(streams, *draw.costs_of(asked.options, v)), v)
     except (UsageError, ValueError) as error:
         return f"by hand: {error}"
 
 
-def order_of(settings: dict[str, str]) -> str:
-    """A button that copies the first schedule's order into the text to be edited."""
+def places(name: str, asked: Asked) -> list[Place]:
+    return draw.places_of(name, asked.p, asked.m, asked.options)
+
+
+# ---- what the reader may press ---------------------------------------------------------------------------------------
+
+
+def step_buttons(drawn: Sequence[Drawn], end: float, now: float) -> Iterator[str]:
+    """To the moment before and after this one at which a piece of work ends."""
+    moments = {span.end / one.v for one in drawn for timeline in one.timelines for span in timeline.spans}
+    before = max((moment for moment in moments if moment < now - NEAR * end), default=0.0)
+    after = min((moment for moment in moments if moment > now + NEAR * end), default=end)
+    yield button("Start", "until", "0")
+    yield button("Back", "until", f"{100 * before / end:.2f}", disabled=now <= 0)
+    yield button("Next", "until", f"{100 * after / end:.2f}", disabled=now >= end)
+    yield button("End", "until", "100")
+
+
+def order_buttons(settings: Mapping[str, str], asked: Asked) -> Iterator[str]:
+    """Copy the first schedule's order into the text to be edited; take the text away."""
     name = settings["first"]
-    try:
-        at = draw.places_of(name, *sizes(settings), options(settings))
-    except UsageError:
-        return ""
-    text = "\n".join(write_order(SCHEDULES[name].instructions(place)) for place in at)
-    told = f"Edit the order of {name} by hand"
-    return f'<p><button type="button" data-fills="order" data-text="{escape(text)}">{escape(told)}</button></p>'
+    if isinstance(perform(name, asked), Drawn):
+        yield button(f"Edit the order of {name} by hand", "order", order_of(name, asked))
+    if settings["order"].strip():
+        yield button("Remove the order by hand", "order", "")
 
 
-def sizes(settings: dict[str, str]) -> tuple[int, int]:
-    return int(settings["p"]), int(settings["m"])
+@lru_cache(maxsize=2)
+def order_of(name: str, asked: Asked) -> str:
+    """A line for each stage."""
+    return "\n".join(write_order(SCHEDULES[name].instructions(place)) for place in places(name, asked))
 
 
-def options(settings: dict[str, str]) -> Namespace:
-    costs = [float(settings[cost]) for cost in ("F", "B", "W", "message")]
-    return Namespace(chunks=int(settings["v"]), contiguous=0, costs=costs)
+# ---- the picture -----------------------------------------------------------------------------------------------------
 
 
-def draw_timelines(drawn: Drawn, end: float, until: float) -> str:
+def legend(drawn: Sequence[Drawn]) -> str:
+    letters = {span.letter for one in drawn for timeline in one.timelines for span in timeline.spans}
+    words = [f"{chip(FILL[letter])}{escape(letter)}: {MEANS[letter]}" for letter in FILL if letter in letters]
+    return f'<p class="legend">{" ".join(f"<span>{word}</span>" for word in words)}</p>'
+
+
+def draw_timelines(drawn: Drawn, end: float, now: float) -> str:
     """A line for each stage, and what a reader compares: time, idle share, what is held.
 
-    end: of the scale, in units of a stage's time; until: the part of it, in percent, that is shown.
+    end: of the scale, in units of a stage's time; now: the moment until which it is shown.
     """
     name, source, timelines, v = drawn
-    idle = 1 - sum(one.busy for one in timelines) / (drawn.step * v * len(timelines))
-    shown, scale = list[str](), (WIDTH - LEFT) / (end * v)
+    scale, until, near = (WIDTH - LEFT) / (end * v), now * v, NEAR * end * v
+    shown = list[str]()
     for row, timeline in enumerate(timelines):
         y = row * ROW
         shown.append(f'<text x="0" y="{y + 16}">{escape(timeline.title)}</text>')
         shown.append(f'<rect x="{LEFT}" y="{y}" width="{drawn.step * v * scale:.2f}" height="{HIGH}" class="idle"/>')
-        for span in timeline.spans:
-            if span.start > until / 100 * end * v:
-                break
-            x, width = LEFT + span.start * scale, (span.end - span.start) * scale
-            told = f"{span.label}: {span.start / v:g} to {span.end / v:g}"
-            shown.append(
-                f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.3):.2f}" height="{HIGH}" '
-                f'fill="{FILL[span.letter]}" opacity="{0.6 if span.chunk else 1}"><title>{escape(told)}</title></rect>'
-            )
-            if width > 14:
-                shown.append(f'<text x="{x + width / 2:.2f}" y="{y + 15}" class="in">{span.micro_batch + 1}</text>')
-    held = ", ".join(f"{in_flight(one) / v:g}" for one in timelines)
-    told = f"{drawn.step:.4g} units of time, {idle:.1%} idle; micro-batches held at most, by stage: {held}"
+        spans = [span for span in timeline.spans if span.start < until - near]
+        wide = [span for span in spans if (span.end - span.start) * scale >= WIDE]
+        shown += [draw_span(span, y, scale, v, until) for span in wide]
+        shown += draw_narrow([span for span in spans if (span.end - span.start) * scale < WIDE], y, scale)
+    if now < end - NEAR * end:
+        x = LEFT + until * scale
+        shown.append(f'<rect x="{x:.2f}" y="0" width="1.5" height="{len(timelines) * ROW}" class="line"/>')
+    told = sum_up(drawn)
+    at = f"<p>{tell_moment(drawn, now, NEAR * end)}</p>" if now < drawn.step - NEAR * end else ""
     return (
-        f"<figure><figcaption><strong>{escape(name)}</strong> ({escape(source)}): {told}</figcaption>"
+        f"<figure><figcaption><strong>{escape(name)}</strong> ({escape(source)}):"
+        f' <span class="figure">{told}</span></figcaption>'
         f'<div class="wide" tabindex="0"><svg class="timelines" viewBox="0 0 {WIDTH} {len(timelines) * ROW}"'
-        f' role="img" aria-label="{escape(name)}: {told}">{"".join(shown)}</svg></div></figure>'
+        f' role="img" aria-label="{escape(name)}: {told}">{"".join(shown)}</svg></div>{at}</figure>'
+    )
+
+
+def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
+    """A box as long as the work, or as its part until then; with the micro-batch, if there is room."""
+    x, width = LEFT + span.start * scale, (min(span.end, until) - span.start) * scale
+    told = f"{work_of(span)}: {span.start / v:g} to {span.end / v:g}"
+    box = (
+        f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.3):.2f}" height="{HIGH}" '
+        f'fill="{color_of(span.letter, span.chunk > 0)}"><title>{escape(told)}</title></rect>'
+    )
+    number = str(span.micro_batch + 1) if not span.along else f"{span.micro_batch + 1}&{span.along[0] + 1}"
+    if width < 7 * len(number):
+        return box
+    return f'{box}<text x="{x + width / 2:.2f}" y="{y + 15}" class="in">{escape(number)}</text>'
+
+
+def draw_narrow(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
+    """Boxes too narrow to be pointed at, those of one color as one path: a browser draws thousands."""
+    kinds = sorted({(span.letter, span.chunk > 0) for span in spans})
+    for letter, later in kinds:
+        boxes = [span for span in spans if (span.letter, span.chunk > 0) == (letter, later)]
+        path = "".join(
+            f"M{LEFT + span.start * scale:.2f} {y}h{(span.end - span.start) * scale * 0.9:.2f}v{HIGH}"
+            f"h-{(span.end - span.start) * scale * 0.9:.2f}z"
+            for span in boxes
+        )
+        yield f'<path d="{path}" fill="{color_of(letter, later)}"/>'
+
+
+def color_of(letter: str, later: bool) -> str:
+    """A later chunk is half white: its number can be read in the dark, too."""
+    if not later:
+        return FILL[letter]
+    parts = (int(FILL[letter][i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
+
+
+def sum_up(drawn: Drawn) -> str:
+    timelines, v = drawn.timelines, drawn.v
+    idle = 1 - sum(one.busy for one in timelines) / (drawn.step * v * len(timelines))
+    held = ", ".join(f"{in_flight(one) / v:g}" for one in timelines)
+    return f"{drawn.step:.4g} units of time, {idle:.1%} idle; micro-batches held at most, by stage: {held}"
+
+
+def tell_moment(drawn: Drawn, now: float, near: float) -> str:
+    """What each stage does just before this moment."""
+    doing = []
+    for timeline in drawn.timelines:
+        under_way = [span for span in timeline.spans if span.start < (now - near) * drawn.v <= span.end]
+        idles = "waits" if now * drawn.v < timeline.end else "has ended"
+        doing.append(f"{timeline.title} {work_of(under_way[0]) if under_way else idles}")
+    return escape(f"Until time {now:.4g}: {', '.join(doing)}.")
+
+
+def work_of(span: Span) -> str:
+    """Letter and micro-batch, counted from 1; small for later chunks, whose number follows from the third on."""
+    parts = [("F", span.micro_batch, span.chunk), ("B", *span.along)] if span.along else []
+    parts = parts or [(span.letter, span.micro_batch, span.chunk)]
+    return "&".join(
+        (letter.lower() if chunk else letter) + str(k + 1) + (f".{chunk + 1}" if chunk > 1 else "")
+        for letter, k, chunk in parts
     )
