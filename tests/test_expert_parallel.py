@@ -134,6 +134,24 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     check_same(jobs.joined(ranks), truth)
 
 
+EVERY_GRID = [
+    (dp, pp, tp) for tp in (1, 2) for pp in range(1, 5) for dp in range(1, 9) if dp * pp * tp <= 8
+]  # of two heads, and of four units
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "pp", "tp"), EVERY_GRID)
+def test_in_every_grid(dp: int, pp: int, tp: int) -> None:
+    """On up to 8 ranks: each number of them that can divide the experts, each of ZeRO's stages, with a capacity and
+    without."""
+    divisors = [ep for ep in range(1, dp + 1) if dp % ep == 0]
+    for ep, zero, capacity in itertools.product(divisors, range(4), (None, 1.0)):
+        case, layout = exact(2, capacity, accumulate=2 if pp > 1 else 1), Layout(dp, pp, tp=tp, ep=ep)
+        on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero)
+        truth, _ = serial(case, dp if capacity else 1)
+        check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+
+
 # With context ranks, which divide the experts, too; on hosts with a copy each; and in crossed and folded pipelines.
 POSITIONS = itertools.cycle(("zigzag", "striped", "contiguous"))
 WITH_ALL = [  # layout, ZeRO's stage, scheme, and what each layout meets: capacity, recomputation

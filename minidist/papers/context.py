@@ -117,6 +117,7 @@ def _measured(run: str, ideal: float, **cells: tuple[float, str]) -> list[Figure
         Figure(
             "ring-flash-attention", f"{run}, {name}", printed, "%", f"{rate} / {ideal} iterations a second",
             100 * rate / ideal, decimals(1),
+            evidence="code",
             bounds=(100 * (rate - 0.05) / (ideal + 0.05), 100 * (rate + 0.05) / (ideal - 0.05)),  # both are rounded
         )
         for name, (rate, printed) in cells.items()

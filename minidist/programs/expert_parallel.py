@@ -8,7 +8,7 @@ import numpy as np
 from minidist import UsageError, command, expert_parallel
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
-from minidist.cli.tables import make_table, show
+from minidist.cli.tables import make_table, say, show
 from minidist.engine import Engine
 from minidist.ep import claims
 from minidist.ep.compare import compare
@@ -118,7 +118,8 @@ def print_hosts(run: Run) -> None:
         most = deepseek_v3.most_copies(of.limit, of.hosts)
         table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(of.limit), f"<= {most:.2f}")
         table.add_row(f"{name}, on ranks", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
-    show("A router that is drawn uniformly", table)
+    show("A router that is drawn uniformly: copies, by what it chooses", table)
+    say("This program sends a token once to each of its experts, also if two of them are on the same host.")
 
 
 # ---- published mixtures, declared on ranks ---------------------------------------------------------------------------
