@@ -53,7 +53,9 @@ def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
     layout = Layout(dp=comm.size // cp, cp=cp)
     made = model(name, context, *how[3:]), settings(*how), comm, layout
     if zero == "fsdp":
-        return train(grid(*made, scheme=scheme, positions=positions, build=FSDP), context)
+        sharded = grid(*made, scheme=scheme, positions=positions, build=FSDP)
+        assert isinstance(sharded, FSDP)
+        return train(sharded, context)
     return train(context_parallel(*made, scheme, positions, zero), context)
 
 
