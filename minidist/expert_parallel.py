@@ -209,12 +209,11 @@ def expert_parallel(
     comm: Comm,
     layout: Layout,
     zero: int = 1,
-    hosts: int = 1,
     host_limit: int | None = None,
 ) -> DataParallel:
     """All ranks share the batch, and layout.ep of them the experts."""
     experts, copies = Mesh(comm, layout).experts()
-    group = Group(experts, comm, settings.precision.stored, hosts, host_limit)
+    group = Group(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
     divided = split(units, group)
     share_experts(divided, copies)
     return LADDER[zero](divided, settings, comm, Axes(stages=experts))

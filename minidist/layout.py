@@ -48,6 +48,7 @@ class Layout:
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
     ep: int = 1  # of the shard · cp ranks, those that divide the experts among them
+    ep_hosts: int = 1  # on which these are, if a token may go to a few hosts only; the same number on each
 
     @property
     def shard(self) -> int:

@@ -61,9 +61,10 @@ def grid(
     scheme: str = "ring",
     positions: str = "zigzag",
     build: Callable[..., DataParallel] | None = None,
+    host_limit: int | None = None,
 ) -> DataParallel | Pipeline:
     """The engine of one place in the grid; with a pipeline, the schedule that drives it. build: makes an engine of the
-    data axis in place of ZeRO's stage."""
+    data axis in place of ZeRO's stage. host_limit: of hosts that a token may go to."""
     mesh = Mesh(comm, layout)
     tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
     shard = mesh.along("shard", "context")  # the ranks that divide model states
@@ -76,7 +77,8 @@ def grid(
         units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
     experts, copies = mesh.experts()
-    units = give_experts(units, Experts(experts, batch, settings.precision.stored))  # of a mixture, if there is one
+    routes = Experts(experts, batch, settings.precision.stored, layout.ep_hosts, host_limit)
+    units = give_experts(units, routes)  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor

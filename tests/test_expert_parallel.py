@@ -42,8 +42,8 @@ CASES = [
 
 
 @cache
-def serial(case: Any, ranks: int, cp: int = 1, how: str = "zigzag") -> Any:
-    return jobs.serial(case, ranks, cp, how)
+def serial(case: Any, ranks: int, cp: int = 1, how: str = "zigzag", hosts: tuple[int, int] = (1, 1)) -> Any:
+    return jobs.serial(case, ranks, cp, how, hosts)
 
 
 @pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
@@ -134,6 +134,24 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     check_same(jobs.joined(ranks), truth)
 
 
+EVERY_GRID = [
+    (dp, pp, tp) for tp in (1, 2) for pp in range(1, 5) for dp in range(1, 9) if dp * pp * tp <= 8
+]  # of two heads, and of four units
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "pp", "tp"), EVERY_GRID)
+def test_in_every_grid(dp: int, pp: int, tp: int) -> None:
+    """On up to 8 ranks: each number of them that can divide the experts, each of ZeRO's stages, with a capacity and
+    without."""
+    divisors = [ep for ep in range(1, dp + 1) if dp % ep == 0]
+    for ep, zero, capacity in itertools.product(divisors, range(4), (None, 1.0)):
+        case, layout = exact(2, capacity, accumulate=2 if pp > 1 else 1), Layout(dp, pp, tp=tp, ep=ep)
+        on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero)
+        truth, _ = serial(case, dp if capacity else 1)
+        check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+
+
 # With context ranks, which divide the experts, too; on hosts with a copy each; and in crossed and folded pipelines.
 POSITIONS = itertools.cycle(("zigzag", "striped", "contiguous"))
 WITH_ALL = [  # layout, ZeRO's stage, scheme, and what each layout meets: capacity, recomputation
@@ -205,6 +223,28 @@ def test_a_limit_of_hosts_takes_the_best_hosts() -> None:
         assert reached.max() <= limit
 
 
+ON_HOSTS = [  # experts on several hosts of which a token may go to one or two
+    (Layout(2, 2, ep=2, ep_hosts=2), 1, 1, None),
+    (Layout(2, cp=2, tp=2, ep=4, ep_hosts=2), 2, 1, 1.0),
+    (Layout(4, ep=4, ep_hosts=4), 0, 2, 0.5),
+    (Layout(4, tp=2, ep=4, ep_hosts=4), 2, 1, None),
+    (Layout(8, ep=4, ep_hosts=2), 1, 1, 1.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "zero", "limit", "capacity"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (i > 1)) for i, case in enumerate(ON_HOSTS)],
+    ids=str,
+)
+def test_a_limit_of_hosts_in_a_grid(layout: Layout, zero: int, limit: int, capacity: float | None) -> None:
+    case = exact(2, capacity, accumulate=2 if layout.pp > 1 else 1)
+    on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero, host_limit=limit)
+    filling = (layout.dp, layout.cp) if capacity else (1, 1)
+    truth, _ = serial(case, *filling, hosts=(layout.ep_hosts, limit))
+    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+
+
 def test_a_sample_has_every_expert() -> None:
     """Rank 0 puts the model together, for --sample, from the ranks that hold experts."""
     case = exact(2, None)
@@ -247,7 +287,7 @@ def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathF
 def test_against_a_dense_model_of_the_active_size(tmp_path: Path) -> None:
     """Each seed's two losses are those of two trainings of their own; mean and standard error are printed."""
     sizes = f"{SMALL} --precision fp64"
-    line = f"expert_parallel --top 1 --against-dense 2 {sizes}"
+    line = f"expert_parallel --top 1 --against-dense 2 --against-plot {tmp_path}/seeds.svg {sizes}"
     [report] = launch("jobs.chapters:command_lines", 2, [line], str(tmp_path), timeout=200).values[0].values()
     truth, alone = [], tmp_path / "alone.json"
     for experts, seed in itertools.product(("", "--experts 8 --top 1"), (0, 1)):
@@ -260,6 +300,7 @@ def test_against_a_dense_model_of_the_active_size(tmp_path: Path) -> None:
     rows = {line.split()[0]: line.split()[-1] for line in report["printed"].splitlines() if line.strip()}
     assert rows["mean"] == f"{less.mean():.4f}"
     assert rows["standard"] == f"{less.std(ddof=1) / 2**0.5:.4f}"
+    assert (tmp_path / "seeds.svg").read_bytes().startswith(b"<?xml")
 
 
 IN_GRIDS = [  # ranks, options of a grid, and of serial training where nothing is dropped
@@ -282,6 +323,7 @@ IN_GRIDS = [  # ranks, options of a grid, and of serial training where nothing i
         "--optimizer sgd --recompute selective --accumulate 2",
     ),
     (8, "--dp 2 --pp 2 --tp 2 --capacity 1.25 --dropout 0.1", None),
+    (8, "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --ranks-per-host 1 --host-limit 1", None),
     (8, "--dp 2 --pp 2 --cp 2 --tp 1 --zero 3 -m 2", "--recompute log --layers 6 --accumulate 2"),
     (8, "--dp 4 --pp 1 --cp 2 --tp 1 --zero 3 --shard 2 --ep 4 --precision mixed", None),
     (8, "--dp 1 --pp 2 --cp 2 --tp 2 --schedule chimera -m 2 --model llama --zero 1", None),
@@ -301,7 +343,8 @@ EVERY_RUN = GRID_LINES[1], GRID_LINES[3], GRID_LINES[11], GRID_LINES[19], GRID_L
 
 
 def grid_line(options: str, alone: str | None) -> str:
-    return f"{options} {SMALL} --precision fp64 --experts 5 {alone or ''}"
+    chapter, _, of_grid = options.partition(" ")
+    return f"{chapter} {SMALL} --precision fp64 --experts 5 {of_grid} {alone or ''}"
 
 
 @cache

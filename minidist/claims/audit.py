@@ -88,8 +88,8 @@ def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:
 
 
 def fill_line(chapter: str, options: str, n: int) -> str:
-    """A chapter and its options, sized for n ranks."""
-    return f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n)
+    """A chapter and its options, sized for n ranks. An axis of the layout has two of them, or all if n is odd."""
+    return f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n, axis=n if n % 2 else 2)
 
 
 def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
@@ -102,7 +102,7 @@ def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> 
 
 
 def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The command lines that are compared, by chapter and case; {n}: ranks."""
+    """The command lines that are compared, by chapter and case. What is in braces, `fill_line` knows."""
     return {
         name: {case: f"{SMALL} {options}" if chapter.trains else options for case, options in chapter.cases.items()}
         for name, chapter in chapters.items()

@@ -22,6 +22,7 @@ from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
 from minidist.papers import (
     chimera,
+    context,
     deepseek_v3,
     deepspeed_moe,
     dualpipe,
@@ -273,32 +274,61 @@ def routed() -> Job:
     return Job(8, line, [(deepseek_v3.MOST_HOSTS, most_hosts), (deepseek_v3.FREE_EXPERTS, for_nothing), uniform])
 
 
-# ---- ring attention --------------------------------------------------------------------------------------------------
+# ---- context parallelism ---------------------------------------------------------------------------------------------
+
+LAYERS, BATCH, WIDTH, HEADS = 2, 2, 16, 4
+DIVIDED = f"--precision mixed --steps 1 --width {WIDTH} --heads {HEADS} --layers {LAYERS} --batch {BATCH}"
+
+
+def sent_in(report: Any, rank: int, *phases: str) -> float:
+    """Elements that a rank sends in these phases for one layer and one sequence; each has two bytes."""
+    return sum(float(report["sent"][rank][phase]["bytes"]) for phase in phases) / 2 / LAYERS / BATCH
 
 
 def ring_attention_on(n: int) -> Job:
     """Table 2, by what the last of n ranks sends and computes in a step of the ring: its queries see all keys that
-    come. From c tokens on, 4dc² operations take as long as the bytes of keys and values."""
-    c, heads, layers, batch = 32, 2, 2, 2
-    line = f"context_parallel --positions contiguous --steps 1 --width 16 --heads {heads} --layers {layers}"
+    come. From c tokens on, 4dc² operations take as long as the bytes of keys and values, 4cd."""
+    c = 32
+
+    def nbytes(report: Any) -> float:
+        return 2 * sent_in(report, -1, "keys and values forward") / (n - 1)
 
     def thousands(blocks: Callable[[float], float], flops: float, bandwidth: float) -> Callable[[Any], float]:
         def read(report: Any) -> float:
-            last = report["counted"][-1]
-            operations = 4 * 16 / heads * sum(last["pairs"][1::n])  # a pair of query and key: two products of D
-            sent = report["sent"][-1]["keys and values forward"]["bytes"] / (n - 1)
-            return blocks((sent / c) / (operations / c**2) * flops / bandwidth / 1e3)
+            pairs = sum(report["counted"][-1]["pairs"][1::n]) / LAYERS / BATCH
+            operations = 4 * WIDTH / HEADS * pairs  # a pair of query and key: two products of D
+            return blocks((nbytes(report) / c) / (operations / c**2) * flops / bandwidth / 1e3)
 
         return read
 
-    gives: list[tuple[Figure, Callable[[Any], float]]] = []
+    gives: list[tuple[Figure, Callable[[Any], float]]] = [
+        (ring_attention.BLOCK_BYTES, lambda report: nbytes(report) / c / WIDTH)
+    ]
     for device, (flops, bandwidth) in ring_attention.DEVICES.items():
         block, sequence = (of for of in ring_attention.FIGURES if of.cell.startswith(f"{device}, "))
-        if not block.differs:
-            both = flops * 1e12, bandwidth * 1e9
-            gives.append((block, thousands(lambda c: c, *both)))
-            gives.append((sequence, thousands(ring_attention.tokens_held, *both)))
-    return Job(n, f"{line} --context {n * c} --batch {batch}", gives)
+        both = flops * 1e12, bandwidth * 1e9
+        gives.append((block, thousands(lambda c: c, *both)))
+        gives.append((sequence, thousands(ring_attention.tokens_held, *both)))
+    return Job(n, f"context_parallel --positions contiguous --context {n * c} {DIVIDED}", gives)
+
+
+def ulysses_on(p: int) -> list[Job]:
+    """What each of p ranks sends in a forward, by Ulysses and by Megatron-LM's sequence parallelism."""
+    s, of = 8 * p, context.ULYSSES
+
+    def volume(unit: float, *phases: str) -> Callable[[Any], float]:
+        return lambda report: sent_in(report, 0, *phases) * p / (p - 1) / unit
+
+    whole, before = s * WIDTH, "all-to-all before, forward"  # of a message of 3Nh a rank has 3Nh/P
+    exchanged = [
+        (of["before"], volume(whole / p, before)),
+        (of["both"], volume(whole / p, before, "all-to-all after, forward")),
+    ]
+    layers = volume(whole, "layers: all-gather forward", "layers: reduce-scatter forward")
+    return [
+        Job(p, f"context_parallel --scheme ulysses --context {s} {DIVIDED}", exchanged),
+        Job(p, f"tensor_parallel --sequence-parallel --context {s} {DIVIDED}", [(of["Megatron-LM"], layers)]),
+    ]
 
 
 JOBS = [
@@ -312,4 +342,5 @@ JOBS = [
     mixtures(),
     routed(),
     ring_attention_on(4),
+    *ulysses_on(4),
 ]

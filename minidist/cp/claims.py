@@ -289,7 +289,7 @@ def print_closing(run: Run) -> None:
     say(
         f"With {o.positions} positions a ring is busy {100 * mean / slowest:.1f} % of the time. Contiguous it would be"
         f" {100 * context.efficiency_contiguous(o.context / n, n):.1f} %. On 8 ranks and long sequences that is 53.3 %;"
-        f" ring-flash-attention measured {', '.join(figure.printed for figure in context.FIGURES[::3])} % on 8 GPUs."
+        f" ring-flash-attention measured {', '.join(figure.printed for figure in context.MEASURED[::3])} % on 8 GPUs."
     )
     ratio = context.ulysses_over_ring(n, kv_heads_of(o) / o.heads)
     say(f"Ulysses sends {ratio:.3g} of what ring and all-gather send: (1+g)/(gN).")

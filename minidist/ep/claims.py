@@ -221,8 +221,8 @@ def routing(run: Run) -> list[Claim]:
             expected = round(switch.balance(o.balance, [1 / k] * k + [0] * (e - k), prob), 12)
             counted = [round(of[name], 12) for of in seen if name in of]  # a stage may have no layer
             found.append(on_each_rank("Switch eq. 4", f"balance, {name}", formula, expected, counted, ""))
-    if limit := vars(o).get("host_limit"):  # grids have no such option
-        beyond = [sum(of["hosts"][limit:]) for of in seen]
+    if limit := vars(o).get("host_limit"):  # FSDP has no such option
+        beyond = [sum(map(sum, of["forwards"])) // o.top - sum(of["hosts"][:limit]) for of in seen]
         found.append(on_each_rank("DeepSeek-V3", "tokens beyond the limit", "0", 0, beyond, ""))
     return found
 
@@ -268,6 +268,16 @@ def balance_losses(mixture: Mixture, engine: Engine) -> dict[str, float]:
 
 
 # ---- below the claims ------------------------------------------------------------------------------------------------
+
+
+def print_reached(run: Run) -> None:
+    """Where the trained routers send tokens, if experts are on several hosts."""
+    of_ranks = [of["hosts"] for of in run.counted if of["hosts"]]  # a stage may have no layer
+    if of_ranks:
+        reached = np.sum(of_ranks, axis=0)
+        mean = float(reached @ np.arange(1, len(reached) + 1) / reached.sum())
+        most = np.flatnonzero(reached).max() + 1
+        say(f"A token goes to {mean:.2f} of {len(reached)} hosts on average, and to {most} at most.")
 
 
 def print_closing(run: Run) -> None:

@@ -3,13 +3,16 @@
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from statistics import mean, stdev
 from typing import Any
 
 from minidist.claims.run import model_of
-from minidist.cli.paths import say_written, write_json
+from minidist.cli.paths import say_written, write_json, write_output
 from minidist.cli.tables import make_table, number, say, show
+from minidist.colors import BLUE, DARK, GREY
 from minidist.command import Job, declare
+from minidist.memory import plot
 from minidist.train import Driver, train, validate
 
 
@@ -26,6 +29,8 @@ def compare(job: Job, make: Callable[[Job, Any], Driver], comm: Any) -> int:
     dense, mixed = losses.values()
     if options.json:
         write_json(options.json, {"chapter": job.chapter, "dense": dense, "experts": mixed})
+    if options.against_plot:
+        write_output(options.against_plot, draw(dense, mixed, options.experts, plot.format_of(options.against_plot)))
     if options.json != "-":
         print_comparison(job, dense, mixed)
         say_written()
@@ -52,10 +57,41 @@ def print_comparison(job: Job, dense: list[float], mixed: list[float]) -> None:
         table.add_row(str(seed), *(f"{loss:.4f}" for loss in row))
     table.add_row("mean", *(f"{mean(column):.4f}" for column in (dense, mixed, less)))
     if len(less) > 1:
-        errors = (stdev(column) / len(column) ** 0.5 for column in (dense, mixed, less))
-        table.add_row("standard error", *(f"{error:.4f}" for error in errors))
+        table.add_row("standard error", *(f"{standard_error(column):.4f}" for column in (dense, mixed, less)))
     show(f"Validation loss after {job.options.steps} steps on the same tokens", table)
     say(
         f"The mixture has {number(model.parameters())} parameters, and a token goes through {number(model.active())} of"
         f" them; the dense model has {number(dense_size)}, because it has no routers."
     )
+
+
+def standard_error(found: list[float]) -> float:
+    """Of the mean of two numbers or more."""
+    return float(stdev(found) / len(found) ** 0.5)
+
+
+def draw(dense: list[float], mixed: list[float], experts: int, format: str) -> bytes:
+    """Both losses of each seed, joined; how much lower the mixture's is; and the means with their standard errors."""
+    from matplotlib import pyplot as plt
+
+    figure, (losses, less) = plt.subplots(1, 2, figsize=(7, 3.2), width_ratios=(2, 1), layout="constrained")
+    lower = [a - b for a, b in zip(dense, mixed, strict=True)]
+    for pair in zip(dense, mixed, strict=True):
+        losses.plot((0, 1), pair, color=GREY, marker="o", markersize=4, linewidth=0.8)
+    less.plot([0] * len(lower), lower, color=GREY, marker="o", markersize=4, linestyle="none")
+    for panel, place, side, column in ((losses, -0.12, -1, dense), (losses, 1.12, 1, mixed), (less, 0.15, 1, lower)):
+        error = standard_error(column) if len(column) > 1 else 0
+        panel.errorbar(place, mean(column), error, color=BLUE, marker="D", markersize=5, capsize=4)
+        words, beside = f"{mean(column):.4f}\n± {error:.4f}", (8 * side, 0)
+        align = {"ha": "left" if side > 0 else "right", "va": "center", "textcoords": "offset points"}
+        panel.annotate(words, (place, mean(column)), beside, fontsize=8, color=DARK, **align)
+        panel.spines[["top", "right"]].set_visible(False)
+    losses.set(xlim=(-0.6, 1.6), xticks=(0, 1), xticklabels=("dense", f"{experts} experts, top 1"))
+    losses.set_ylabel("validation loss")
+    less.set(xlim=(-0.4, 1.2), xticks=(), ylabel="dense - experts")
+    less.axhline(0, color=DARK, linewidth=0.8)
+    figure.suptitle(f"{len(dense)} seeds (gray); mean and standard error (blue)", fontsize=9)
+    picture = BytesIO()
+    figure.savefig(picture, format=format, dpi=110)
+    plt.close(figure)
+    return picture.getvalue()

@@ -58,16 +58,22 @@ def choose_ep(options: Namespace, ranks: int) -> int:
     raise UsageError(f"{ranks} ranks are not divisible by --ep {options.ep}: use --ep {nearest}")
 
 
-def choose_hosts(options: Namespace, p: int) -> int:
-    """The number of hosts on which p ranks are. Raises UsageError if they, or their limit, are impossible."""
+def choose_hosts(options: Namespace, p: int, each: int = 1) -> int:
+    """The number of hosts on which p ranks are; a host has `each` times --ranks-per-host. Raises UsageError if they,
+    or their limit, are impossible."""
     if not options.ranks_per_host:
         if options.host_limit:
             raise UsageError("--host-limit needs to know which ranks share a host: use --ranks-per-host")
         return 1
-    if p % options.ranks_per_host:
-        works = max(n for n in range(1, p + 1) if p % n == 0 and n <= options.ranks_per_host)
-        raise UsageError(f"--ep {p} is not divisible by --ranks-per-host {options.ranks_per_host}: use {works}")
-    hosts = p // options.ranks_per_host
+    here = options.ranks_per_host * each
+    if p % here:
+        works = [str(n) for n in range(1, options.ranks_per_host + 1) if p % (n * each) == 0]
+        times = f" x {each} context ranks" * (each > 1)
+        raise UsageError(
+            f"--ep {p} is not divisible by --ranks-per-host {options.ranks_per_host}{times}:"
+            f" use {[f'--ep {here}', *works][-1]}"
+        )
+    hosts = p // here
     if options.experts % p:
         more = -(-options.experts // p) * p
         raise UsageError(f"--experts {options.experts} are not divisible by {p} ranks on hosts: use --experts {more}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.cp.claims import check_context
-from minidist.ep.options import check_division, choose_ep
+from minidist.ep.options import check_division, choose_ep, choose_hosts
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
@@ -81,13 +81,13 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     check_division(options)
     if options.sequence_parallel and cp > 1 and options.context % (2 * cp * tp):
         raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
-    if options.ranks_per_host and options.zero < 3:
-        raise UsageError("--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3")
-    shard = options.ranks_per_host or dp
+    check_hosts(options)
+    shard = dp if options.host_limit else options.ranks_per_host or dp
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
     ep = choose_ep(options, shard * cp) if options.experts else 1
+    ep_hosts = choose_hosts(options, ep, cp) if options.host_limit else 1
     if pp == 1 and (options.schedule or options.chunks or options.contiguous or options.trace):
         raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
@@ -96,4 +96,17 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     schedule = options.schedule or "1f1b"
     wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
     staged = pipelines.fit(wanted, pp, sharing=dp)
-    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep)
+    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep, ep_hosts=ep_hosts)
+
+
+def check_hosts(options: Namespace) -> None:
+    """Raise UsageError if hosts have no meaning: ZeRO-3 divides parameters on each, or tokens go to a few of them."""
+    if options.host_limit and not options.experts:
+        raise UsageError(f"--host-limit {options.host_limit} is of tokens on their way to experts: use --experts 8")
+    if options.host_limit and options.zero == 3:
+        raise UsageError("--zero 3 divides experts within a host, so --host-limit has no choice: use --zero 2")
+    if options.ranks_per_host and options.zero < 3 and not options.host_limit:
+        raise UsageError(
+            "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3, or with"
+            " --experts and --host-limit"
+        )

@@ -151,6 +151,7 @@ def print_closing(run: Run) -> None:
             f"P = {run.layout.ep} of G ranks divide E = {run.options.experts} experts, Ψe; Ψd: all others; T: a rank's"
         )
         print("tokens; k: experts of each; C: an expert's room; out, in: rows that leave and arrive.")
+        ep.print_reached(run)
     if run.layout.cp > 1:
         print(f"W = {run.layout.dp} data x N = {run.layout.cp} context ranks; g: key/value heads to a query head.")
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")

@@ -117,15 +117,28 @@ def _measured(run: str, ideal: float, **cells: tuple[float, str]) -> list[Figure
         Figure(
             "ring-flash-attention", f"{run}, {name}", printed, "%", f"{rate} / {ideal} iterations a second",
             100 * rate / ideal, decimals(1),
+            evidence="code",
             bounds=(100 * (rate - 0.05) / (ideal + 0.05), 100 * (rate + 0.05) / (ideal - 0.05)),  # both are rounded
         )
         for name, (rate, printed) in cells.items()
     ]  # fmt: skip
 
 
-FIGURES = [  # zhuzilin/ring-flash-attention, README, August 2025: on 8 GPUs of each kind
+def _volume(cell: str, printed: str, unit: str, formula: str) -> Figure:
+    """Elements for a layer's forward, where P ranks divide N positions of width h. Of a message of M, a rank sends
+    M/P to each other rank: so what is counted is multiplied by P/(P-1)."""
+    return Figure("DeepSpeed-Ulysses", cell, printed, unit, formula, None, decimals(0), evidence="code")
+
+
+ULYSSES = {  # deepspeedai/DeepSpeed, blogs/deepspeed-ulysses, "Significant communication volume reduction"
+    "before": _volume("all-to-all before attention, all ranks", "3", "Nh", "Σ sent·P/(P-1)"),
+    "both": _volume("with the one after it, a link", "4", "Nh/P", "sent·P/(P-1)"),
+    "Megatron-LM": _volume("Megatron-LM's sequence parallelism, a link", "4", "Nh", "sent·P/(P-1)"),
+}
+MEASURED = [  # zhuzilin/ring-flash-attention, README, August 2025: on 8 GPUs of each kind
     *_measured("H800, forward", 73.9, ring=(38.5, "52.1"), zigzag=(63.0, "85.2"), stripe=(55.0, "74.4")),
     *_measured("H800, both", 19.3, ring=(10.4, "53.9"), zigzag=(17.4, "90.2"), stripe=(16.0, "82.9")),
     *_measured("A100, forward", 46.7, ring=(24.0, "51.4"), zigzag=(38.2, "81.7"), stripe=(32.5, "69.6")),
     *_measured("A100, both", 11.8, ring=(6.2, "52.5"), zigzag=(10.6, "89.8"), stripe=(9.75, "82.6")),
 ]
+FIGURES = [*MEASURED, *ULYSSES.values()]

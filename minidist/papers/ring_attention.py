@@ -40,7 +40,12 @@ def _row(device: str, block: str, length: str, differs: bool = False) -> list[Fi
     ]  # fmt: skip
 
 
+BLOCK_BYTES = Figure(
+    "Ring Attention §3", "keys and values of a block, in two bytes each", "4", "cd bytes", "sent / (N-1)cd", None,
+    decimals(0),
+)  # fmt: skip
 FIGURES = [
+    BLOCK_BYTES,
     *_row("A100, NVLink", "1.0", "6.2"),
     *_row("A100, InfiniBand", "24.5", "149.5", differs=True),
     *_row("TPU v3", "1.1", "6.6"),

@@ -134,6 +134,6 @@ CHAPTER = Chapter(
         "": "",
         "all-gather": "--scheme all-gather --positions contiguous",
         "ulysses": "--scheme ulysses",
-        "dp x cp": "--cp 2 --zero 3 --positions striped",
+        "dp x cp": "--cp {axis} --zero 3 --positions striped",
     },
 )

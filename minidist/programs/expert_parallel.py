@@ -15,6 +15,7 @@ from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.layout import Layout
+from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -34,6 +35,7 @@ def add_options(parser: Parser) -> None:
     add("--host-limit", type=at_least(1), metavar="H", help="the most hosts that a token may go to")
     add_mixture(parser, experts=8)
     add("--against-dense", type=at_least(1), metavar="S", help="--top 1: S seeds, next to a dense model of that size")
+    parser.output("--against-plot", help="draw what --against-dense finds")
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
@@ -41,18 +43,19 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     options = made.parse_args(arguments)
     check_mixture(options)
     p = choose_ep(options, ranks)
-    choose_hosts(options, p)
+    hosts = choose_hosts(options, p)
+    if options.against_plot:
+        plot.check("--against-plot", options.against_plot)
+        if not options.against_dense:
+            raise UsageError("--against-plot draws what --against-dense finds: use it with --top 1 --against-dense 5")
     if options.against_dense and options.top > 1:
         raise UsageError("--against-dense compares models of the same active size: use it with --top 1")
-    return command.prepare(made, arguments, ranks, Layout(dp=ranks, ep=p), **how)
+    return command.prepare(made, arguments, ranks, Layout(dp=ranks, ep=p, ep_hosts=hosts), **how)
 
 
 def make(job: command.Job, comm: Any) -> Any:
-    options = job.options
-    hosts = choose_hosts(options, job.layout.ep)
-    return expert_parallel.expert_parallel(
-        job.units, job.settings, comm, job.layout, options.zero, hosts, options.host_limit
-    )
+    o = job.options
+    return expert_parallel.expert_parallel(job.units, job.settings, comm, job.layout, o.zero, o.host_limit)
 
 
 def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
@@ -103,12 +106,9 @@ def print_closing(run: Run) -> None:
 
 
 def print_hosts(run: Run) -> None:
-    """Copies of a token that leave its host: of the trained routers; and of one that is drawn uniformly, in this
-    layout and in DeepSeek-V3's."""
+    """Copies of a token that leave its host, if a router is drawn uniformly: in this layout and in DeepSeek-V3's."""
     hosts = len(run.counted[0]["hosts"])
-    reached = np.sum([of["hosts"] for of in run.counted], axis=0)
-    mean = float(reached @ np.arange(1, hosts + 1) / reached.sum())
-    say(f"A token goes to {mean:.2f} of {hosts} hosts on average, and to {np.flatnonzero(reached).max() + 1} at most.")
+    claims.print_reached(run)
     print()
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
     for name, of in layouts(run.options, hosts).items():
@@ -118,7 +118,8 @@ def print_hosts(run: Run) -> None:
         most = deepseek_v3.most_copies(of.limit, of.hosts)
         table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(of.limit), f"<= {most:.2f}")
         table.add_row(f"{name}, on ranks", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
-    show("A router that is drawn uniformly", table)
+    show("A router that is drawn uniformly: copies, by what it chooses", table)
+    say("This program sends a token once to each of its experts, also if two of them are on the same host.")
 
 
 # ---- published mixtures, declared on ranks ---------------------------------------------------------------------------

@@ -134,7 +134,8 @@ CHAPTER = Chapter(
     perform=perform,
     cases={
         **{name: f"--forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
-        "context": "--cp 2",
-        "experts": "--experts 4 --ep 2",
+        "context": "--cp {axis}",
+        "experts": "--experts 8 --ep {axis}",
+        "both": "--cp {axis} --experts 8 --scheme all-gather --forward-prefetch",
     },
 )

@@ -33,12 +33,8 @@ def add_options(parser: Parser) -> None:
     add_context_options(parser, listed=False)
     add_division(parser)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
-    add(
-        "--ranks-per-host",
-        type=at_least(1),
-        metavar="G",
-        help="--zero 3: of dp, those that divide states; default: all",
-    )
+    add("--ranks-per-host", type=at_least(1), metavar="G", help="on a host, of dp: with --zero 3, or --host-limit H")
+    add("--host-limit", type=at_least(1), metavar="H", help=SUPPRESS)
     parser.alias("--shard", "--ranks-per-host")
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help="with a flush: pipeline --draw all; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
@@ -84,6 +80,7 @@ CHAPTER = Chapter(
         job.options.sequence_parallel,
         job.options.scheme,
         job.options.positions,
+        host_limit=job.options.host_limit,
     ),
     add_options=add_options,
     prepare=prepare,
@@ -96,6 +93,8 @@ CHAPTER = Chapter(
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
         "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
         "experts": "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --capacity 1.25",
+        "context": "--dp 2 --pp 2 --cp 2 --tp 1 --scheme ulysses --zero 2",
+        "hosts": "--dp 4 --pp 2 --tp 1 --experts 8 --ranks-per-host 2 --host-limit 1",
         "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
     },
 )

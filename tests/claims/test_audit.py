@@ -3,15 +3,16 @@
 import json
 import shutil
 import stat
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from minidist import UsageError
+from minidist import UsageError, data
 from minidist.claims import audit, counted
 from minidist.launch.launcher import find_mpiexec, is_open_mpi
 from minidist.mpi.comm import Ledger
-from minidist.programs.chapter import find_all
+from minidist.programs.chapter import Chapter, find_all
 
 LIBRARY = """\
 # POINT TO POINT
@@ -62,6 +63,15 @@ def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
         ("control", "", 1, "messages"): 2,
     }
     assert (ledger.total(), ledger.control) == (5, (0, 0))
+
+
+def test_every_line_is_possible_on_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an odd number of them, too."""
+    monkeypatch.setattr("minidist.data.load", cache(data.load))
+    for name, chapter in find_all().items():
+        for n in (chapter.ranks or (3, 4)) if isinstance(chapter, Chapter) else ():
+            for options in audit.list_lines({name: chapter}).get(name, {}).values():
+                chapter.job(audit.fill_line(name, options, n).split()[1:], n)
 
 
 @pytest.mark.parametrize(

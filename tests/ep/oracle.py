@@ -33,14 +33,24 @@ def swiglu(x: Array) -> tuple[Array, Array]:
 
 class TokenByToken:
     """In place of a Mixture, in serial training: the tokens of `ranks` ranks, each of which fills experts on its own.
+
     positions: if several ranks divide the sequences, the positions that each of them has.
+
+    hosts: the number of hosts on which experts are, and how many of them a token may go to.
 
     dropped: by the batch's key, the choices that found their expert full, as (token, which choice).
     """
 
-    def __init__(self, mixture: Mixture, ranks: int, llama: bool, positions: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(
+        self,
+        mixture: Mixture,
+        ranks: int,
+        llama: bool,
+        positions: Sequence[Sequence[int]] = (),
+        hosts: tuple[int, int] = (1, 1),
+    ) -> None:
         self.mixture, self.ranks, self.parameters = mixture, ranks, mixture.parameters
-        self.positions = positions
+        self.positions, self.hosts = positions, hosts
         self.act = swiglu if llama else gelu
         self.dropped: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
@@ -51,6 +61,14 @@ class TokenByToken:
         hidden, slope = self.act(u)
         y = mlp.down.weight.data @ hidden + (mlp.down.bias.data if mlp.down.bias else 0)
         return y, hidden, slope, u
+
+    def chosen(self, prob: Array) -> list[int]:
+        """A token's k experts, the most probable first, on the hosts whose best experts are best together."""
+        k, (hosts, limit) = self.mixture.routing.top, self.hosts
+        each = len(prob) // hosts
+        scores = [sum(sorted(prob[host * each : (host + 1) * each])[-max(1, k // limit) :]) for host in range(hosts)]
+        allowed = sorted(range(hosts), key=lambda host: -scores[host])[:limit]
+        return [expert for expert in best(prob) if expert // each in allowed][:k]
 
     def choices(
         self, x: Array, groups: Sequence[Sequence[int]]
@@ -67,7 +85,7 @@ class TokenByToken:
             used = [0] * e
             for which in range(routing.top):
                 for token in group:
-                    expert = best(prob[token])[which]
+                    expert = self.chosen(prob[token])[which]
                     if used[expert] < capacity:
                         used[expert] += 1
                         goes.append((token, expert))
@@ -125,7 +143,7 @@ class TokenByToken:
         routing, (n, e), shape = self.mixture.routing, prob.shape, x.shape
         f = np.zeros(e)
         for p in prob:
-            for expert in best(p)[: routing.top]:
+            for expert in self.chosen(p):
                 f[expert] += 1 / (n * routing.top)
         loss = routing.balance * e * sum(f[i] * prob[:, i].mean() for i in range(e))
 
@@ -146,11 +164,15 @@ def add(parameter: Parameter, gradient: Array) -> None:
 
 
 def with_oracle(
-    units: list[Unit], ranks: int, llama: bool = False, positions: Sequence[Sequence[int]] = ()
+    units: list[Unit],
+    ranks: int,
+    llama: bool = False,
+    positions: Sequence[Sequence[int]] = (),
+    hosts: tuple[int, int] = (1, 1),
 ) -> list[Unit]:
     """The same model with its mixtures written token by token."""
     return [
-        replace(unit, mlp=TokenByToken(unit.mlp, ranks, llama, positions))
+        replace(unit, mlp=TokenByToken(unit.mlp, ranks, llama, positions, hosts))
         if isinstance(unit, Block) and isinstance(unit.mlp, Mixture)
         else unit
         for unit in units

@@ -7,11 +7,13 @@ import numpy as np
 from jobs import engines
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine, Settings
+from minidist.fsdp import FSDP
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
+from minidist.parallel3d import grid
 
 VOCABULARY, BATCH = 23, 6
 HEADS = {"gpt": 8, "llama": 4}  # key/value heads: no more ranks can share them
@@ -46,12 +48,15 @@ def train(engine: Engine, context: int) -> dict[str, Any]:
 
 
 def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
-    """A case: model, context, scheme, positions, ZeRO's stage, cp, and settings."""
+    """A case: model, context, scheme, positions, ZeRO's stage or "fsdp", cp, and settings."""
     name, context, scheme, positions, zero, cp, *how = case
     layout = Layout(dp=comm.size // cp, cp=cp)
-    units = model(name, context, *how[3:])
-    engine = context_parallel(units, settings(*how), comm, layout, scheme, positions, zero)
-    return train(engine, context)
+    made = model(name, context, *how[3:]), settings(*how), comm, layout
+    if zero == "fsdp":
+        sharded = grid(*made, scheme=scheme, positions=positions, build=FSDP)
+        assert isinstance(sharded, FSDP)
+        return train(sharded, context)
+    return train(context_parallel(*made, scheme, positions, zero), context)
 
 
 def train_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:

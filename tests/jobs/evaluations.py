@@ -24,7 +24,7 @@ def lines_of(chapter: Chapter) -> list[str]:
         for value in action.choices or ()
         if action.option_strings[0] != "--draw"
     ]
-    return [*dict.fromkeys(["", *choices, *(case.format(batch=4) for case in chapter.cases.values())])]
+    return [*dict.fromkeys(["", *choices, *(case.format(batch=4, axis=2) for case in chapter.cases.values())])]
 
 
 def held_around_an_evaluation(comm: Comm) -> dict[str, Any]:

@@ -60,10 +60,12 @@ def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
     return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
 
 
-def serial(case: Model, ranks: int, cp: int = 1, how: str = "zigzag") -> tuple[dict[str, Any], list[Unit]]:
+def serial(
+    case: Model, ranks: int, cp: int = 1, how: str = "zigzag", hosts: tuple[int, int] = (1, 1)
+) -> tuple[dict[str, Any], list[Unit]]:
     """By a mixture that is written token by token, which is told how many ranks fill experts on their own, and which
-    positions they have."""
-    units = with_oracle(model(case), ranks, case[0] == "llama", positions(CONTEXT, cp, how) if cp > 1 else ())
+    positions they have. hosts: their number, and the number that a token may go to."""
+    units = with_oracle(model(case), ranks, case[0] == "llama", positions(CONTEXT, cp, how) if cp > 1 else (), hosts)
     return train(Engine(units, settings(case))), units
 
 

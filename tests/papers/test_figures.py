@@ -133,6 +133,8 @@ def test_what_only_ranks_give_has_no_value_of_its_own() -> None:
         "PaLM §4.1": 1,
         "OPT-175B": 1,
         "BLOOM": 1,
+        "DeepSpeed-Ulysses": 3,
+        "Ring Attention §3": 1,
     }
     for figure in measured:
         with pytest.raises(ValueError, match=f"{re.escape(figure.cell)}: no formula gives it"):
