@@ -1,7 +1,9 @@
 """What the fullest rank of a row holds, by kind: the formulas of `claims/needs.py`, which every run is checked by.
 
 A pipeline's stage may have several chunks. Then the micro-batches in flight are not alike, and what they hold follows
-from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions.
+from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions. Where W comes later
+than B, no formula says what waits for W alone. It counts as if it still held all, as in Zero Bubble's table 2; ranks
+then count chunks in flight, not bytes.
 """
 
 from collections import Counter
@@ -16,7 +18,8 @@ from minidist.claims.run import Asked
 from minidist.cp.claims import blocks_of, parts_of
 from minidist.grid.shares import dividing, flats, rank_stages, states_in
 from minidist.papers import zero
-from minidist.pp.instructions import Backward, Forward, Weight
+from minidist.plan.choice import Planned
+from minidist.pp.instructions import Backward, Both, Forward, Instructions, Weight
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.shaped import stage_parts
 
@@ -50,27 +53,38 @@ class Memo(dict[Any, Any]):
         return found
 
 
-def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
+def states_of(asked: Planned, memo: Memo, rank: int) -> zero.ModelStates:
+    """A rank's model states."""
+
+    def states() -> zero.ModelStates:
+        of_units = units_of(asked, memo, rank)
+        return states_in(asked, [each for of in of_units.values() for each in of])
+
+    return memo.recall(("states", *of_part(asked, rank), asked.options.zero), states)
+
+
+def units_of(asked: Planned, memo: Memo, rank: int) -> dict[int, list[Stored]]:
+    """What a rank stores of each unit."""
+    return memo.recall(("flats", *of_part(asked, rank)), partial(flats, asked, rank))
+
+
+def held(asked: Planned, memo: Memo | None = None) -> list[Held]:
     """Of each rank that is asked about. Peaks of kinds come at different moments, so `total` is less than their sum."""
     memo = Memo() if memo is None else memo
-    found, on_way = [], memo.recall(("messages", *of_pass(asked)), lambda: messages(asked))
+    found = []
     for rank, stage in enumerate(rank_stages(asked)):
-        of_units = memo.recall(("flats", *of_part(asked, rank)), partial(flats, asked, rank))
+        at, one = asked.places[rank], asked.alone(rank)
         places = memo.recall(
             ("places", *of_part(asked, rank), *of_pass(asked), asked.options.zero),
-            partial(chunk_places, asked, rank, stage, of_units),
+            partial(chunk_places, one, stage, units_of(asked, memo, rank)),
         )
         passes = [
-            memo.recall((place, asked.places[rank].tensor, *of_pass(asked)), partial(passage, asked, rank, place))
-            for place in places
+            memo.recall((place, at.tensor, *of_pass(asked)), partial(passage, one, memo, place)) for place in places
         ]
-        states = memo.recall(
-            ("states", *of_part(asked, rank), asked.options.zero),
-            partial(states_in, asked, [each for of in of_units.values() for each in of]),
-        )
+        states = states_of(asked, memo, rank)
         moments = moments_of_stage(asked, stage, places, passes)
         passing, activations, ends = (max(of_kind) for of_kind in zip(*moments, strict=True))
-        message = on_way[rank]
+        message = memo.recall(("messages", at.context, *of_pass(asked)), partial(messages, one))
         total = states.total + max(map(sum, moments)) + message
         kinds = states.parameters, states.gradients, states.optimizer, passing, activations, ends, message
         found.append(Held(*kinds, total))
@@ -80,21 +94,22 @@ def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
 def of_part(asked: Asked, rank: int) -> tuple[Any, ...]:
     """What a rank's part of the model depends on."""
     at, place = asked.layout, asked.places[rank]
-    return at.tp, dividing(asked), at.pp, at.chunks, place.pipeline, place.tensor
+    return at.tp, dividing(asked), at.ep, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
 def of_pass(asked: Asked) -> tuple[Any, ...]:
     """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
     at, o = asked.layout, asked.options
-    return at.tp, at.cp, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute, asked.ranks
+    return at.tp, at.cp, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute
 
 
-def messages(asked: Asked) -> list[float]:
-    """Keys, values and their gradients on their way between context ranks."""
+def messages(asked: Planned) -> float:
+    """Keys, values and their gradients on their way between context ranks, on the one that is asked about."""
     if asked.layout.cp == 1:
-        return [0.0] * asked.ranks
+        return 0.0
     own = parts_of(asked, asked.options.batch // asked.layout.micro_batches)
-    return [max(of) for of in blocks_of(asked, own, [part.b for part in own], asked.layout.tp)]
+    [blocks] = blocks_of(asked, own, [part.b for part in own], asked.layout.tp)
+    return max(blocks)
 
 
 # ---- a chunk, a stage ------------------------------------------------------------------------------------------------
@@ -109,8 +124,9 @@ def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: 
         [(moments, _)] = passes
         return moments
     found, targets = [], copied_tokens(asked, places[-1].share) * places[-1].share.head
-    enough = at.micro_batches if at.schedule in KEEPS_ALL else min(at.micro_batches, 3 * at.pp)
-    for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks):
+    m, group = at.micro_batches, at.contiguous or at.pp
+    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
+    for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks, group):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
         waits = zip(*(waiting for _, waiting in passes), strict=True)
         passing, layers, ends = (sum(n * nbytes for n, nbytes in zip(others, each, strict=True)) for each in waits)
@@ -119,13 +135,13 @@ def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: 
     return found
 
 
-def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
-    """What the formulas ask about the first chunk of a rank's stage, one of those between, which are alike, and the
-    last one. of_unit: what the rank stores of each unit."""
+def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
+    """What the formulas ask about the first chunk of the one rank's stage, one of those between, which are alike, and
+    the last one. of_unit: what the rank stores of each unit."""
     o, layout, head = asked.options, asked.layout, asked.options.layers + 1
     reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
     layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
-    own = parts_of(asked, o.batch // layout.micro_batches)[rank]
+    [own] = parts_of(asked, o.batch // layout.micro_batches)
     made = []
     parts = stage_parts(layout, stage) if layout.pp > 1 else [range(head + 1)]
     for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
@@ -139,23 +155,40 @@ def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[St
     return made
 
 
-def passage(asked: Asked, rank: int, at: Place) -> Pass:
-    """A micro-batch's pass through one chunk of a rank."""
-    t, recompute, of_all = asked.layout.tp, asked.options.recompute, [at.share] * asked.ranks
-    layer, given = (
-        layer_bytes(asked, t, of_all, what, False)[rank] for what in (name_recomputation(recompute), "full")
+def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
+    """A micro-batch's pass through one chunk of the one rank that is asked about."""
+    t, [place] = asked.layout.tp, asked.places
+    kept = memo.recall(
+        ("kept", at.share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, at.share)
     )
-    after = keep_after_forward(asked, t, of_all, False)[rank]
-    most = keep_at_most(asked, t, of_all, False)[rank]
-    return moments_of_one(asked, t, at, after, most, layer, given), waiting(asked, t, at, after, given)
+    moments = moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given)
+    return moments, waiting(asked, t, at, kept.after, kept.given)
+
+
+class Kept(NamedTuple):
+    """Bytes that layers keep: of one its activations, or its input; of all after a forward, and at most."""
+
+    layer: float
+    given: float
+    after: float
+    most: float
+
+
+def keeps(asked: Planned, share: Share) -> Kept:
+    """For this share of the work, on the one rank that is asked about."""
+    t, recompute = asked.layout.tp, asked.options.recompute
+    [layer], [given] = (layer_bytes(asked, t, [share], what, False) for what in (name_recomputation(recompute), "full"))
+    [after], [most] = keep_after_forward(asked, t, [share], False), keep_at_most(asked, t, [share], False)
+    return Kept(layer, given, after, most)
 
 
 class Flight(NamedTuple):
-    """When a backward begins on a stage. Of its chunks, those between the first and the last are alike."""
+    """When a backward begins on a stage, or, if W comes later than B, a forward ends. Of its chunks, those between the
+    first and the last are alike."""
 
     counts: tuple[int, ...]  # micro-batches in flight: in the first chunk, in those between, in the last one
     lingering: int  # those that have left the last chunk, but not yet all others: their targets are still there
-    at_work: int  # in which of these the backward is
+    at_work: int  # in which of these the work is
 
     def exceeds(self, other: "Flight") -> bool:
         """Whether it holds at least as much of each, and more of one."""
@@ -163,23 +196,35 @@ class Flight(NamedTuple):
         return self.at_work == other.at_work and self != other and all(more >= less for more, less in pairs)
 
 
-KEEPS_ALL = ("gpipe", "breadth-first")  # other schedules hold no more after 3p micro-batches
+KEEPS_ALL = ("gpipe", "breadth-first")  # others hold no more after three groups of micro-batches and a smaller one
+
+
+def one_by_one(instructions: Instructions) -> Instructions:
+    """With a forward that overlaps with a backward before it: so ranks run them."""
+    for work in instructions:
+        if isinstance(work, Both):
+            yield from (work.forward, work.backward, Weight(work.backward.micro_batch, work.backward.chunk))
+        else:
+            yield work
 
 
 @cache
-def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> list[Flight]:
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, group: int = 0) -> list[Flight]:
     """The fullest moments of a stage (from 1), over the schedule's own instructions: those that no other exceeds."""
     kind, found = SCHEDULES[schedule], set[Flight]()
-    counts, under_way = [0] * min(v, 3), Counter[int]()  # chunks that a micro-batch is still to leave
+    at = kind.places(p, m, v, contiguous=group)[stage - 1]
+    counts, under_way = [0] * min(at.chunks, 3), Counter[int]()  # chunks that a micro-batch is still to leave
     left = set[int]()  # micro-batches that have left the last chunk
 
     def kind_of(chunk: int) -> int:
-        return 0 if chunk == 0 else len(counts) - 1 if chunk == v - 1 else 1
+        return 0 if chunk == 0 else len(counts) - 1 if chunk == at.chunks - 1 else 1
 
-    for work in kind.instructions(kind.places(p, m, v)[stage - 1]):
+    for work in one_by_one(kind.instructions(at)):
         if isinstance(work, Forward):
             counts[kind_of(work.chunk)] += 1
             under_way[work.micro_batch] += 1
+            if kind.splits:  # before the next B there may be a W
+                found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
         elif isinstance(work, Backward):
             found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
         elif isinstance(work, Weight):

@@ -8,12 +8,20 @@ one host if that axis is no longer than G, and those of the outer axes usually a
 from typing import NamedTuple
 
 from minidist.claims.run import Asked
-from minidist.grid.shares import shares_of
-from minidist.grid.volumes import context_volumes, data_volumes, message_volumes, others, tied_volumes
+from minidist.grid.shares import dividing, shares_of
+from minidist.grid.volumes import (
+    context_volumes,
+    data_volumes,
+    expert_volumes,
+    message_volumes,
+    others,
+    tied_volumes,
+)
 from minidist.layout import Layout
+from minidist.pp.schedules import SCHEDULES
 from minidist.tp.claims import Volume, end_volumes, layer_volumes
 
-AXES = ("tensor", "context", "pipeline", "data", "hosts", "tied", "rest")
+AXES = ("tensor", "context", "experts", "pipeline", "data", "copies", "hosts", "tied", "rest")
 ACROSS_HOSTS = "all-reduce across hosts"  # hybrid sharding: the copies of a shard
 
 
@@ -25,7 +33,8 @@ class Sent(NamedTuple):
 
 
 def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """All volumes of a step, by axis. "tied": gradients of what two stages hold."""
+    """All volumes of a step, by axis. "copies": gradients and parameters of experts, among the ranks that hold the same
+    ones. "tied": gradients of what two stages hold."""
     shares = shares_of(asked)
     return {
         **within_layers(asked),
@@ -36,18 +45,24 @@ def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
 
 
 def within_layers(asked: Asked) -> dict[str, list[Volume]]:
-    """What layers wait for, or attention."""
+    """What layers wait for, or attention; and tokens on their way to experts."""
     t, shares = asked.layout.tp, shares_of(asked)
     in_layers = [*layer_volumes(asked, t, shares), *end_volumes(asked, t, shares)] if t > 1 else []
-    return {"tensor": in_layers, "context": context_volumes(asked, shares)}
+    return {
+        "tensor": in_layers,
+        "context": context_volumes(asked, shares),
+        "experts": expert_volumes(asked, shares) if asked.layout.ep > 1 else [],
+    }
 
 
 def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """Gradients and parameters."""
-    found = data_volumes(asked)
+    """Gradients and parameters; those of experts apart, if ranks divide these."""
+    of_all = data_volumes(asked, lambda of: of.among == dividing(asked))
+    of_some = data_volumes(asked, lambda of: of.among < dividing(asked)) if asked.layout.ep > 1 else []
     return {
-        "data": [volume for volume in found if ACROSS_HOSTS not in volume.phases],
-        "hosts": [volume for volume in found if ACROSS_HOSTS in volume.phases],
+        "data": [volume for volume in of_all if ACROSS_HOSTS not in volume.phases],
+        "copies": [volume for volume in of_some if ACROSS_HOSTS not in volume.phases],
+        "hosts": [volume for volume in [*of_all, *of_some] if ACROSS_HOSTS in volume.phases],
     }
 
 
@@ -73,7 +88,9 @@ def sent(asked: Asked) -> dict[str, Sent]:
 def size_of(layout: Layout, axis: str) -> int:
     """The number of ranks in a group along an axis. Those that divide the sequences also divide model states."""
     sizes = {"tensor": layout.tp, "context": layout.cp, "pipeline": layout.pp, "hosts": layout.hosts}
-    return {**sizes, "data": layout.shard * layout.cp, "tied": min(layout.pp, 2)}[axis]
+    data = layout.shard * layout.cp
+    sizes |= {"data": data, "experts": layout.ep, "copies": data // layout.ep, "tied": min(layout.pp, 2)}
+    return sizes[axis]
 
 
 def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
@@ -83,11 +100,10 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
     def within(size: int, stride: int) -> int:
         return min(size, max(1, per_host // stride))
 
-    if axis == "data":
-        inner = within(cp, tp)
-        if inner < cp:
-            return inner
-        return within(layout.shard * cp, tp) if pp == 1 else cp * within(layout.shard, tp * cp * pp)
+    if axis in ("data", "experts", "copies"):  # every n-th of the ranks that divide model states
+        step, size = layout.ep if axis == "copies" else 1, size_of(layout, axis)
+        numbers = (divmod(step * i, cp) for i in range(min(size, per_host)))
+        return max(1, sum((share * pp * cp + context + 1) * tp <= per_host for share, context in numbers))
     if axis == "tied":
         return 2 if tp * cp * pp <= per_host else 1
     size, stride = {
@@ -100,14 +116,29 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
 
 
 def share_across(layout: Layout, axis: str, per_host: int, scheme: str = "ring") -> float:
-    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host. In
-    a pipeline, the last part of the model sends nothing on. With Ulysses a context rank sends as much to each other."""
+    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host.
+    With Ulysses a context rank sends as much to each other, and so do ranks that divide experts."""
     if axis == "rest":
         return 0.0 if layout.ranks <= per_host else 1.0
+    if axis == "pipeline":
+        return share_of_stages_across(layout, per_host)
     near, size = on_a_host(layout, axis, per_host), size_of(layout, axis)
     if near >= size:
         return 0.0
-    if axis == "context" and scheme == "ulysses":
+    if axis == "experts" or (axis == "context" and scheme == "ulysses"):
         return (size - near) / (size - 1)
-    parts = size * layout.chunks
-    return (parts / near - 1) / (parts - 1) if axis == "pipeline" else 1 / near
+    return 1 / near
+
+
+def share_of_stages_across(layout: Layout, per_host: int) -> float:
+    """The same from stage to stage, in all pipelines. The last stage sends to the first one, except from the model's
+    last chunk; in a V or a cross it has no such message."""
+    stride, pp = layout.cp * layout.tp, layout.pp
+    loops = layout.chunks - 1 if SCHEDULES[layout.schedule].shape == "loop" else 0
+    times = [max(loops + 1, 1)] * (pp - 1) + [loops]  # from each stage to the next
+    leaving = 0
+    for first in (data * pp * stride + other for data in range(layout.dp) for other in range(stride)):
+        hosts = [(first + stage * stride) // per_host for stage in range(pp)]
+        following = hosts[1:] + hosts[:1]
+        leaving += sum(n for n, one, other in zip(times, hosts, following, strict=True) if one != other)
+    return leaving / max(sum(times) * layout.dp * stride, 1)

@@ -80,6 +80,7 @@ def test_memory_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     line = "--model gpt2-medium --ranks 4 --batch 8K --context 1024 --rows 10000 --json -"
     command.main([*line.split(), "--device-memory", "100000GB", "--flops", "1e11"])  # slow: context ranks are of use
     rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["hosts"] == 1]
+    rows = [row for row in rows if row["schedule"] in ("1f1b", "interleaved")]  # the page has no others
     seen = set[str]()
     for row in random.Random(3).sample(rows, 60):
         view = memory.view_memory(settings_of(row))
@@ -153,7 +154,7 @@ def test_the_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]
 def test_a_plan_that_cannot_be_says_why() -> None:
     for changed, reason in (
         ({"ranks": "many"}, "must be a whole number"),
-        ({"device-memory": "10MB"}, "none of 2,881 rows fits: "),
+        ({"device-memory": "10MB"}, "none of 3,294 rows fits: "),
         ({"context": "9999"}, "has 1,024 positions"),
     ):
         view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
