@@ -1,9 +1,9 @@
 """All rows that divide, the fastest first; and how many do not fit, by their reason.
 
-Whatever divides is tried: every number of tensor, context and data ranks and of stages, every number of chunks that
-leaves each stage equally many layers, every micro-batch, ZeRO's stages, hybrid sharding by hosts, every number of ranks
-that divides the experts, and three policies of recomputation. `orders.py` says which schedules. If that makes more than
-`MOST` rows, some are not tried: `LIMITS`.
+Whatever divides is tried: every number of tensor, context and data ranks and of stages, and every number of ranks that
+divides the experts. So are every number of chunks that leaves each stage equally many layers, and every micro-batch;
+ZeRO's stages, hybrid sharding by hosts, and three policies of recomputation. `orders.py` says which schedules. If that
+makes more than `MOST` rows, some are not tried: `LIMITS`.
 """
 
 import math

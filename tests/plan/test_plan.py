@@ -22,12 +22,14 @@ from minidist.layout import Layout
 from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
 from minidist.plan import command, published, show, write
+from minidist.plan import search as searching
 from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides, parts
 from minidist.plan.memory import KEEPS_ALL, held, in_flight
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
-from minidist.plan.search import CONTEXT, Evaluator, families, hides_nothing, search
+from minidist.plan.search import CONTEXT, LIMITS, Evaluator, families, hides_nothing, search
 from minidist.plan.time import CEILING, Cluster, flops_a_token
 from minidist.plan.traffic import on_a_host, sent, share_across
+from minidist.plan.trained import models
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
 
@@ -61,6 +63,26 @@ def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
     assert tried == fit + sum(found.left_out.values())
     assert found.left_out[CONTEXT] > 0
     assert [row.seconds.step for row in found.rows] == sorted(row.seconds.step for row in found.rows)
+
+
+@pytest.mark.parametrize("most", [300, 10])
+def test_a_search_of_too_many_rows_says_what_it_leaves_out(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rule, and it counts them; all rows that the rule keeps are there."""
+    everything = search(WANTED, CLUSTER)
+    number = len(everything.rows) + sum(everything.left_out.values())
+    monkeypatch.setattr(searching, "MOST", most)
+    found = search(WANTED, CLUSTER)
+    [words] = [words for words in found.left_out if words.startswith("not tried")]
+    limits = next(limits for limits in LIMITS if limits.words == words)
+    assert found.left_out[words] > 0
+    assert len(found.rows) + sum(found.left_out.values()) == number
+
+    def keeps(at: Choice) -> bool:
+        alone = at.dp * at.cp == 1
+        near = limits.beyond_hosts or at.tp <= CLUSTER.per_host
+        return near and at.rows <= limits.sequences and (alone or at.zero in limits.stages)
+
+    assert [row.choice for row in found.rows] == [row.choice for row in everything.rows if keeps(row.choice)]
 
 
 def test_rows_are_whole() -> None:
@@ -215,6 +237,19 @@ def test_published_runs() -> None:
     assert len(megatron) == 8
     assert max(map(abs, megatron)) <= published.OFF
     assert sum(run.choice.ranks != run.cluster.ranks for run, _ in runs) == 0
+    trained = {run.name.partition(",")[0]: by for run, by in runs if run in list(models())}
+    assert trained.keys() == {"BLOOM 176B", "OPT-175B", "GPT-NeoX-20B", "PaLM 540B", "DeepSeek-V3"}
+    assert all(abs(trained[name]) <= published.OFF for name in ("BLOOM 176B", "OPT-175B", "DeepSeek-V3"))
+    assert trained["GPT-NeoX-20B"] > 0 > trained["PaLM 540B"]
+
+
+def test_published_models_have_their_sizes() -> None:
+    """As their reports print them, where a report has another attention, within 7 %."""
+    sizes = {"BLOOM": 176.2e9, "OPT": 175e9, "GPT-NeoX": 20.556e9, "PaLM": 540.35e9, "DeepSeek": 671e9}
+    for run in models():
+        [size] = [size for name, size in sizes.items() if run.name.startswith(name)]
+        assert run.wanted.model.parameters() == pytest.approx(size, rel=0.07 if run.wanted.model.experts else 0.005)
+    assert run.wanted.model.active() == pytest.approx(37e9, rel=0.07)
 
 
 def test_llama_3s_third_row_fits_together_with_dp_8_alone() -> None:
