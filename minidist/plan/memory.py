@@ -9,6 +9,7 @@ then count chunks in flight, not bytes.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from operator import mul
 from typing import Any, NamedTuple, TypeVar
 
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
@@ -16,7 +17,7 @@ from minidist.claims.experts import Stored
 from minidist.claims.needs import Moment, Place, copied_tokens, moments_of_one, waiting
 from minidist.claims.run import Asked
 from minidist.cp.claims import blocks_of, parts_of
-from minidist.grid.shares import dividing, flats, rank_stages, states_in
+from minidist.grid.shares import dividing, flats, states_in
 from minidist.papers import zero
 from minidist.plan.choice import Planned
 from minidist.pp.instructions import Backward, Both, Forward, Instructions, Weight
@@ -71,43 +72,57 @@ def units_of(asked: Planned, memo: Memo, rank: int) -> dict[int, list[Stored]]:
 def held(asked: Planned, memo: Memo | None = None) -> list[Held]:
     """Of each rank that is asked about. Peaks of kinds come at different moments, so `total` is less than their sum."""
     memo = Memo() if memo is None else memo
-    found = []
-    for rank, stage in enumerate(rank_stages(asked)):
-        at, one = asked.places[rank], asked.alone(rank)
-        places = memo.recall(
-            ("places", *of_part(asked, rank), *of_pass(asked), asked.options.zero),
-            partial(chunk_places, one, stage, units_of(asked, memo, rank)),
-        )
-        passes = [
-            memo.recall((place, at.tensor, *of_pass(asked)), partial(passage, one, memo, place)) for place in places
-        ]
+    found, at = [], asked.layout
+    m, group = at.micro_batches, at.contiguous or at.pp
+    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
+    order = (at.schedule, enough, group) if at.pp > 1 else ()
+    stage = max(asked.options.zero, 1)  # of ZeRO: below 2, nothing is in passing
+    for rank, place in enumerate(asked.places):
+        on = (stage, place.context, *of_part(asked, rank, stage >= 2), *of_pass(asked))
+        fullest = memo.recall(("fullest", *on, *order), partial(peaks, asked, memo, rank, order))
+        message = memo.recall(("messages", *on), partial(messages, asked, rank))
         states = states_of(asked, memo, rank)
-        moments = moments_of_stage(asked, stage, places, passes)
-        passing, activations, ends = (max(of_kind) for of_kind in zip(*moments, strict=True))
-        message = memo.recall(("messages", at.context, *of_pass(asked)), partial(messages, one))
-        total = states.total + max(map(sum, moments)) + message
-        kinds = states.parameters, states.gradients, states.optimizer, passing, activations, ends, message
-        found.append(Held(*kinds, total))
+        kinds = states.parameters, states.gradients, states.optimizer, *fullest.of_kinds, message
+        found.append(Held(*kinds, states.total + fullest.together + message))
     return found
 
 
-def of_part(asked: Asked, rank: int) -> tuple[Any, ...]:
-    """What a rank's part of the model depends on."""
+class Peaks(NamedTuple):
+    """The most bytes of each kind on a rank, and the most at a time, in addition to model states."""
+
+    of_kinds: Moment
+    together: float
+
+
+def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
+    """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
+    one, stage = asked.alone(rank), asked.places[rank].pipeline + 1
+    places = chunk_places(one, stage, units_of(asked, memo, rank))
+    [at] = one.places
+    key = at.tensor, at.context, *of_pass(one)
+    passes = [memo.recall((place, *key), partial(passage, one, memo, place)) for place in places]
+    moments = moments_of_stage(one, stage, places, passes, *order) if order else passes[0][0]
+    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+
+
+def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
+    """What a rank's part of the model depends on. divided: as it is stored, padded so that ranks can divide it."""
     at, place = asked.layout, asked.places[rank]
-    return at.tp, dividing(asked), at.ep, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
+    among = (dividing(asked), at.ep) if divided else ()
+    return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
 def of_pass(asked: Asked) -> tuple[Any, ...]:
     """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
     at, o = asked.layout, asked.options
-    return at.tp, at.cp, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute
+    return at.tp, at.cp, at.ep, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute
 
 
-def messages(asked: Planned) -> float:
-    """Keys, values and their gradients on their way between context ranks, on the one that is asked about."""
+def messages(asked: Planned, rank: int) -> float:
+    """Keys, values and their gradients on their way between context ranks, on one of these."""
     if asked.layout.cp == 1:
         return 0.0
-    own = parts_of(asked, asked.options.batch // asked.layout.micro_batches)
+    own = parts_of(asked.alone(rank), asked.options.batch // asked.layout.micro_batches)
     [blocks] = blocks_of(asked, own, [part.b for part in own], asked.layout.tp)
     return max(blocks)
 
@@ -117,19 +132,16 @@ def messages(asked: Planned) -> float:
 Pass = tuple[list[Moment], Moment]  # while a micro-batch passes a chunk; and what one holds that waits for its backward
 
 
-def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass]) -> list[Moment]:
+def moments_of_stage(
+    asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass], schedule: str, m: int, group: int
+) -> list[Moment]:
     """The moments at which a rank may hold most: while a micro-batch passes a chunk, others are in flight."""
-    at = asked.layout
-    if at.pp == 1:
-        [(moments, _)] = passes
-        return moments
-    found, targets = [], copied_tokens(asked, places[-1].share) * places[-1].share.head
-    m, group = at.micro_batches, at.contiguous or at.pp
-    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
-    for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks, group):
+    found, at = list[Moment](), asked.layout
+    targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
+    of_chunks = list(zip(*(waiting for _, waiting in passes), strict=True))  # by kind
+    for now in in_flight(schedule, at.pp, m, stage, at.chunks, group):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
-        waits = zip(*(waiting for _, waiting in passes), strict=True)
-        passing, layers, ends = (sum(n * nbytes for n, nbytes in zip(others, each, strict=True)) for each in waits)
+        passing, layers, ends = (sum(map(mul, others, nbytes)) for nbytes in of_chunks)
         ends += now.lingering * targets
         found += [Moment(x + passing, y + layers, z + ends) for x, y, z in passes[now.at_work][0]]
     return found
@@ -145,13 +157,14 @@ def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -
     made = []
     parts = stage_parts(layout, stage) if layout.pp > 1 else [range(head + 1)]
     for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
-        layers = len({*part} - {0, head})
+        layers = len(part) - (0 in part) - (head in part)
         share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)
         tied = asked.model.tied and share.head
         both = of_unit[0][0].size if tied and share.embedding else 0  # the first of the embedding's has the matrix
         last = (reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)) * share.head
         first = reads.get(0, 0) * share.embedding
-        made.append(Place(zero.ModelStates(0, 0, 0), share, first, layer * (layers > 0), last, both, o.zero))
+        units = (first, layer * (layers > 0), last, both) if o.zero >= 2 else (0, 0, 0, 0)  # in passing
+        made.append(Place(zero.ModelStates(0, 0, 0), share, *units, o.zero))
     return made
 
 
