@@ -189,4 +189,6 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)
         print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
+        if splits(choice.schedule):
+            print(show.wrapped("Activations are counted in chunks: no formula says what waits for W alone."))
     return 1 if any(one.difference for one in rows) else 0

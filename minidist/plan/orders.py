@@ -21,6 +21,17 @@ TRIED = ("1f1b", "interleaved", "llama3", "zb-h1", "zb-v", "v-half", "v-min", "d
 PLANNED = (*TRIED, "zb-h2", "gpipe", "breadth-first")  # those of which all formulas are known
 
 
+BUBBLES = {  # as --explain writes them, relative to the work, and where they stand
+    "zb-h1": ("(p-1)/3m", "ZB table 2"),
+    "zb-h2": ("(p-1)/3m", "ZB table 2"),
+    "zb-v": ("(p-1)/6m", "ZB README"),
+    "v-half": ("(3(p-1)-[2|p])/6m", "ZB README"),
+    "v-min": ("(4(p-1)-[3∤p])/6m", "ZB README"),
+    "dualpipe": ("(p-2)/3m", "DSV3 table 2"),
+    "dualpipe-v": ("(2p-2)/6m", "DSV3 table 2"),
+}
+
+
 def orders(layers: int, pp: int) -> Iterator[tuple[str, int]]:
     """Schedules and chunks that p stages allow."""
     yield "1f1b", 1

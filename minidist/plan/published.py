@@ -200,6 +200,11 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int
     yield ""
     for reason, mark in reasons.items():
         yield wrapped(f"{mark} {reason or 'no reason is known'}.")
+    if larger := [run.name for run, row in evaluated if row.held.total > run.cluster.memory]:
+        yield wrapped(
+            f"By the formulas, {len(larger)} of them need more than a device has: {'; '.join(larger)}. They keep less"
+            " than the formulas say, for example no scores of attention, or a part of what a layer keeps."
+        )
     tested = [abs(ratio(run, row) - 1) for run, row in evaluated if not run.fitted]
     yield wrapped(
         f"The ceiling, {CEILING:.0%} of a device's peak, is set on the {len(evaluated) - len(tested)} runs of PTD's"

@@ -18,7 +18,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_of
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest
+from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest, tied_time
 from minidist.plan.traffic import data_volumes_along, within_layers
 
 RECOMPUTE = ("none", "selective", "every:1")
@@ -73,7 +73,8 @@ class Evaluator:
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )
-        return of_step(self.cluster, asked, stage, data_time(self.cluster, asked, along, stage))
+        waits = data_time(self.cluster, asked, along, stage) + tied_time(self.cluster, asked, along, stage)
+        return of_step(self.cluster, asked, stage, waits)
 
 
 def search(wanted: Wanted, cluster: Cluster) -> Found:

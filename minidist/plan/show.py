@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from minidist.plan.choice import Choice, Wanted, ask
-from minidist.plan.orders import clocked_idle, idle
+from minidist.plan.orders import BUBBLES, clocked_idle, idle, splits
 from minidist.plan.search import Found, Row
 from minidist.plan.time import CEILING, Cluster
 from minidist.plan.traffic import sent, share_across
@@ -83,7 +83,8 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
         time.again,
         "Korthikanti §5",
     )
-    yield spent("bubble", f"(p-1)/(vm) = {idle(at.schedule, at.pp, m, at.chunks):.4f} of it", time.bubble, "PTD §2.2")
+    bubble, source = BUBBLES.get(at.schedule, ("(p-1)/(vm)", "PTD §2.2"))
+    yield spent("bubble", f"{bubble} = {idle(at.schedule, at.pp, m, at.chunks):.4f}", time.bubble, source)
     for name, formula, source in (
         ("tensor", "α, n/β; nothing hides it", "PTD §3.2"),
         ("context", "not hidden by attention", "Ring Attention §3"),
@@ -113,12 +114,15 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     """Of each kind that a rank holds, by its name in `Held`."""
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
+    waiting = ("one's peak + those waiting", "Korthikanti §4")
+    if splits(at.schedule):  # W comes later than B: it counts as if nothing had gone before W
+        waiting = ("chunks in flight until W", "ZB table 2")
     return {
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
         "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
         "optimizer": Words("optimizer states", f"{k}Ψr{divided(at, 1, g)}", "ZeRO §5.1"),
         "passing": Words("units in passing", "gathered + summed units", "ZeRO §5.3"),
-        "activations": Words("activations of layers", "one's peak + those waiting", "Korthikanti §4"),
+        "activations": Words("activations of layers", *waiting),
         "ends": Words("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", "Korthikanti §4.3"),
         "messages": Words("keys, values sent", "4·2·2gbch", "Ring Attention §3"),
     }

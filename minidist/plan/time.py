@@ -194,3 +194,9 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
         hosts += message_time(cluster, asked, "hosts", volume.width * max(volume.elements), messages)
     waits = max(0.0, gather - forward) + max(0.0, gather + again + reduce - backward)
     return m * waits + max(0.0, hosts - backward)
+
+
+def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
+    """What gradients of what two stages hold add to a step: the last backward hides them, as other gradients."""
+    elements = (volume.width * max(volume.elements) for volume in along["tied"])
+    return max(0.0, sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements) - stage.backward)

@@ -34,13 +34,12 @@ class Sent(NamedTuple):
 
 def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
     """All volumes of a step, by axis. "copies": gradients and parameters of experts, among the ranks that hold the same
-    ones. "tied": gradients of what two stages hold."""
+    ones."""
     shares = shares_of(asked)
     return {
         **within_layers(asked),
         "pipeline": message_volumes(asked, shares) if asked.layout.pp > 1 else [],
         **data_volumes_along(asked),
-        "tied": tied_volumes(asked),
     }
 
 
@@ -56,13 +55,15 @@ def within_layers(asked: Asked) -> dict[str, list[Volume]]:
 
 
 def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """Gradients and parameters; those of experts apart, if ranks divide these."""
+    """Gradients and parameters; those of experts apart, if ranks divide these. "tied": gradients of what two stages
+    hold: an embedding, or in a cross everything."""
     of_all = data_volumes(asked, lambda of: of.among == dividing(asked))
     of_some = data_volumes(asked, lambda of: of.among < dividing(asked)) if asked.layout.ep > 1 else []
     return {
         "data": [volume for volume in of_all if ACROSS_HOSTS not in volume.phases],
         "copies": [volume for volume in of_some if ACROSS_HOSTS not in volume.phases],
         "hosts": [volume for volume in [*of_all, *of_some] if ACROSS_HOSTS in volume.phases],
+        "tied": tied_volumes(asked),
     }
 
 

@@ -93,15 +93,20 @@ def test_rows_are_whole() -> None:
         assert units == list(range(GPT.layers + 2))
 
 
-def test_what_is_asked_of_three_stages_holds_for_all() -> None:
-    """The fullest of the first, the second and the last stage is the fullest of all."""
-    for choice in (
-        Choice(2, 1, 1, 8, recompute="selective"),
-        Choice(1, 2, 1, 8, 1, "interleaved", 2),
-        Choice(2, 1, 2, 4, 1, "gpipe"),
+def test_what_is_asked_of_some_stages_holds_for_all() -> None:
+    """The fullest of the first, the second and the last stage is the fullest of all; of the first three and the last,
+    if W comes later than B."""
+    long = replace(WANTED, model=replace(GPT, layers=48), batch=16)
+    for wanted, choice in (
+        (WANTED, Choice(2, 1, 1, 8, recompute="selective")),
+        (WANTED, Choice(1, 2, 1, 8, 1, "interleaved", 2)),
+        (WANTED, Choice(2, 1, 2, 4, 1, "gpipe")),
+        *((long, Choice(1, 1, 1, p, 1, "v-min", 2, 0)) for p in (3, 4, 6, 8)),
+        *((long, Choice(1, 1, 1, p, 1, "v-half", 2, 0)) for p in (3, 4, 6, 8)),
+        *((long, Choice(1, 1, 1, 6, 1, name, chunks, 0)) for name, chunks in SPLIT),
     ):
-        every = max(rank.total for rank in held(ask(WANTED, choice, every_rank=True)))
-        assert max(rank.total for rank in held(ask(WANTED, choice))) == every
+        every = max(rank.total for rank in held(ask(wanted, choice, every_rank=True)))
+        assert max(rank.total for rank in held(ask(wanted, choice))) == every, choice
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
@@ -150,6 +155,7 @@ def test_in_flight_is_what_the_papers_say(p: int, m: int, v: int, schedule: str,
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
+SPLIT = ("zb-h1", 1), ("zb-v", 2), ("dualpipe", 1), ("dualpipe-v", 2)
 SHAPED = {"loop": "interleaved", "V": "zb-v"}
 ALONG = {"tensor": ("tensor",), "context": ("context",), "data": ("shard", "context"), "hosts": ("host",)}
 
