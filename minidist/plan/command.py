@@ -202,11 +202,16 @@ def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argpars
 
 def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
     """The question."""
-    psi = wanted.model.parameters()
+    of = wanted.model
     yield show.wrapped(
-        f"{wanted.name}, Ψ = {psi:,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
+        f"{wanted.name}, Ψ = {of.parameters():,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
         f" {cluster.per_host} to a host; {wanted.batch:,} sequences of {wanted.context:,} tokens in a step"
     )
+    if of.experts:
+        yield show.wrapped(
+            f"A token goes through {of.top} of {of.experts} experts, and so through {of.active():,} parameters. An"
+            f" expert has room for {wanted.capacity:g} times the mean of tokens."
+        )
     yield ""
 
 

@@ -298,6 +298,16 @@ def test_a_table_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(row) == 16 for row in rows)
 
 
+def test_a_mixture_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a token goes through; all-to-alls; and a published mixture has its published size."""
+    text = said(capsys, "--experts", "4", "--device-memory", "4GB", "--rows", "3000")
+    assert "A token goes through 2 of 4 experts" in text
+    rows = [line.split() for line in text.splitlines() if re.match(r" *\d+ +\d+ ", line)]
+    assert {row[5] for row in rows} == {"1", "2", "4"}
+    of = command.shape_of(command.parser().parse_args(["--model", "mixtral-8x7b"]))[1]
+    assert (of.parameters(), of.active()) == (46_702_792_704, 12_879_925_248)
+
+
 def test_every_term_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     """The terms of memory are those of the row, and the times add up."""
     text = said(capsys, "--explain", "2", "--tokens", "300B")
