@@ -190,7 +190,7 @@ MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and 
     "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
     "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
     "states are of a rank more": (memory, "states_in", a_rank_more, HYBRID, "optimizer"),
-    "keys and values take no room": (memory, "messages", lambda f: lambda asked: 0.0, RING, "messages"),
+    "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "messages"),
     "a unit is gathered for nothing": (memory, "moments_of_one", each(passing=0), HYBRID, "passing"),
     "the head keeps nothing": (memory, "moments_of_one", each(ends=0), TENSOR, "ends"),
     "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
