@@ -10,7 +10,7 @@ as long as with ZB-H1, which holds less. (The paper lets steps overlap, by updat
 Schedules that split the backward are tried with what their formulas are of: nothing runs again, ZeRO's stages 0 and 1.
 """
 
-from collections.abc import Iterator
+from functools import cache
 
 from minidist.papers import dualpipe, pipelines, ptd, v_shapes, zero_bubble
 from minidist.plan.choice import Choice, contiguous, divides
@@ -32,17 +32,17 @@ BUBBLES = {  # as --explain writes them, relative to the work, and where they st
 }
 
 
-def orders(layers: int, pp: int) -> Iterator[tuple[str, int]]:
+@cache
+def orders(layers: int, pp: int) -> list[tuple[str, int]]:
     """Schedules and chunks that p stages allow."""
-    yield "1f1b", 1
-    if pp == 1:
-        return
-    for schedule in TRIED[1:]:
+    found = [("1f1b", 1)]
+    for schedule in TRIED[1:] if pp > 1 else ():
         kind = SCHEDULES[schedule]
         most = (layers + 2) // pp if kind.any_chunks else kind.chunks
         for chunks in range(kind.chunks, most + 1):
             if pp % kind.stages_in == 0 and divides(layers, pp * chunks):
-                yield schedule, chunks
+                found.append((schedule, chunks))
+    return found
 
 
 def takes(schedule: str, m: int, pp: int) -> bool:

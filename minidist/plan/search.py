@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -134,7 +134,7 @@ class Limits(NamedTuple):
     sequences: int = 2**62  # of a micro-batch
 
 
-MOST = 40_000  # rows: about ten seconds
+MOST = 20_000  # rows: some seconds
 EVERYTHING = Limits()
 LIMITS = [
     EVERYTHING,
@@ -215,6 +215,7 @@ def expert_ranks(wanted: Wanted, choice: Choice, hosts: int) -> list[int]:
     return divisors(math.gcd(wanted.model.experts or 1, choice.dp // hosts * choice.cp))
 
 
+@cache
 def divisors(n: int) -> list[int]:
     """In ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
