@@ -29,7 +29,7 @@ from minidist.grid.shares import shares_of
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
-from minidist.plan.traffic import on_a_host, share_across, size_of
+from minidist.plan.traffic import on_a_host, size_of
 from minidist.tp.claims import Volume
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
@@ -101,7 +101,7 @@ def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messa
     """α for each message, and bytes over the slowest link."""
     near, size = on_a_host(asked.layout, axis, cluster.per_host), size_of(asked.layout, axis)
     if axis == "experts":  # each sends as much to each other
-        away = share_across(asked.layout, axis, cluster.per_host)
+        away = (size - near) / max(size - 1, 1)
         return messages * cluster.latency + nbytes * max((1 - away) / cluster.within, away / cluster.across)
     bandwidth = cluster.within if near >= size else min(cluster.within, near * cluster.across)
     return messages * cluster.latency + nbytes / bandwidth

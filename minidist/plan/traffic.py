@@ -5,6 +5,8 @@ Ranks are numbered as Megatron numbers them (`minidist/layout.py`), G to a host.
 one host if that axis is no longer than G, and those of the outer axes usually are not.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from minidist.claims.run import Asked
@@ -117,29 +119,45 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
 
 
 def share_across(layout: Layout, axis: str, per_host: int, scheme: str = "ring") -> float:
-    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host.
-    With Ulysses a context rank sends as much to each other, and so do ranks that divide experts."""
+    """The share of an axis' bytes that leaves a host, counted over all groups: each member sends to the next one in a
+    ring. With Ulysses a context rank sends as much to each other, and so do ranks that divide experts. The last stage
+    sends to the first one, except from the model's last chunk; in a V or a cross it has no such message."""
     if axis == "rest":
         return 0.0 if layout.ranks <= per_host else 1.0
-    if axis == "pipeline":
-        return share_of_stages_across(layout, per_host)
-    near, size = on_a_host(layout, axis, per_host), size_of(layout, axis)
-    if near >= size:
+    size, leaving = 2 if axis == "tied" else size_of(layout, axis), 0
+    if size == 1:
         return 0.0
-    if axis == "experts" or (axis == "context" and scheme == "ulysses"):
-        return (size - near) / (size - 1)
-    return 1 / near
+    times = [1] * size  # messages from each member to the next
+    if axis == "pipeline":
+        loops = layout.chunks - 1 if SCHEDULES[layout.schedule].shape == "loop" else 0
+        times = [max(loops + 1, 1)] * (size - 1) + [loops]
+    to_all = axis == "experts" or (axis == "context" and scheme == "ulysses")
+    for hosts in ([rank // per_host for rank in group] for group in groups_of(layout, axis)):
+        if to_all:
+            leaving += size**2 - sum(n**2 for n in Counter(hosts).values())
+        else:
+            following = hosts[1:] + hosts[:1]
+            leaving += sum(n for n, one, other in zip(times, hosts, following, strict=True) if one != other)
+    each = size * (size - 1) if to_all else sum(times)
+    return leaving / each * size / layout.ranks
 
 
-def share_of_stages_across(layout: Layout, per_host: int) -> float:
-    """The same from stage to stage, in all pipelines. The last stage sends to the first one, except from the model's
-    last chunk; in a V or a cross it has no such message."""
-    stride, pp = layout.cp * layout.tp, layout.pp
-    loops = layout.chunks - 1 if SCHEDULES[layout.schedule].shape == "loop" else 0
-    times = [max(loops + 1, 1)] * (pp - 1) + [loops]  # from each stage to the next
-    leaving = 0
-    for first in (data * pp * stride + other for data in range(layout.dp) for other in range(stride)):
-        hosts = [(first + stage * stride) // per_host for stage in range(pp)]
-        following = hosts[1:] + hosts[:1]
-        leaving += sum(n for n, one, other in zip(times, hosts, following, strict=True) if one != other)
-    return leaving / max(sum(times) * layout.dp * stride, 1)
+def groups_of(layout: Layout, axis: str) -> Iterator[list[int]]:
+    """The ranks of each group along an axis, in order."""
+    tp, cp, pp, n = layout.tp, layout.cp, layout.pp, layout.ranks
+    if axis in ("data", "experts", "copies"):
+        of_data = [(share * pp * cp + context) * tp for share in range(layout.shard) for context in range(cp)]
+        step, width = {"data": (1, n), "experts": (1, layout.ep), "copies": (layout.ep, n)}[axis]
+        starts = range(0, len(of_data), layout.ep) if axis == "experts" else range(step)
+        for first in (
+            host + other for host in range(0, n, n // layout.hosts) for other in range(0, pp * cp * tp, cp * tp)
+        ):
+            for part in range(first, first + tp):
+                for start in starts:
+                    yield [part + offset for offset in of_data[start : start + width : step]]
+        return
+    strides = {"tensor": 1, "context": tp, "pipeline": tp * cp, "tied": tp * cp, "hosts": n // layout.hosts}
+    size, stride = pp if axis == "tied" else size_of(layout, axis), strides[axis]
+    for first in (block + other for block in range(0, n, size * stride) for other in range(stride)):
+        group = list(range(first, first + size * stride, stride))
+        yield [group[0], group[-1]] if axis == "tied" else group
