@@ -34,7 +34,7 @@ def felled(mutant: dict[str, Any], folder: str) -> set[str]:
         line = [sys.executable, "-c", ROW, json.dumps(mutant["row"])]
     done = subprocess.run(line, env=env, cwd=folder, capture_output=True, text=True, check=False)
     if "test" in mutant:
-        return {mutant["test"]} if done.returncode == 1 and " failed" in done.stdout else set()
+        return {mutant["test"]} if done.returncode == 1 and "FAILED" in done.stdout else set()
     assert done.returncode == 0, done.stderr
     return {*done.stdout.splitlines()}
 

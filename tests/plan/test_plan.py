@@ -11,7 +11,7 @@ from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from minidist import UsageError
@@ -122,6 +122,7 @@ def test_parts_are_alike(layers: int, n: int) -> None:
 
 
 @settings(deadline=None, max_examples=20)
+@example(3, 7, 2, "llama3")
 @given(st.integers(2, 5), st.integers(2, 16), st.integers(2, 4), st.sampled_from(PLANNED))
 def test_the_bubble_is_that_of_the_schedules_own_clock(p: int, m: int, v: int, schedule: str) -> None:
     """All micro-batches run, not the few that `clocked_idle` takes."""
