@@ -1,6 +1,7 @@
 """Lesson 15's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,11 @@ from minidist.memory.plot import recorded
 from minidist.memory.pool import KINDS, NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
+from minidist.plan import check as trial
+from minidist.plan import command, show
+from minidist.plan.choice import Choice, Wanted
+from minidist.plan.search import Evaluator, Row, best_chunks, search
+from minidist.plan.time import Cluster
 
 Array = np.ndarray
 Unit = tuple[int, int, int | None]  # parameters, bytes kept for a sequence, bytes of the input
@@ -191,3 +197,45 @@ def list_units(model: Any) -> list[Unit]:
         *((size, layer, given_to_it) for size in blocks),
         (head, model.s * (4 * model.h + 4 * model.v), None),
     ]
+
+
+# ---- the planner of minidist -----------------------------------------------------------------------------------------
+
+
+def plan_all_axes(line: str) -> tuple[Wanted, Cluster, list[Row]]:
+    """What `python -m minidist plan` answers to this line: its question, and the rows, the fastest first; it prints
+    four. Of rows that differ in their schedule alone, there is the fastest."""
+    options = command.parser().parse_args(line.split())
+    wanted, cluster = command.wanted_of(options), command.cluster_of(options)
+    found = search(wanted, cluster)
+    rows = best_chunks(found.rows)
+    print("\n".join(show.table(found._replace(rows=rows), len(found.rows), wanted, 4, None)))
+    return wanted, cluster, rows
+
+
+def check_row(wanted: Wanted, row: Row) -> list[trial.Compared]:
+    """Run it on 8 ranks at most, scaled down, and print each formula next to what was counted."""
+    small, choice = trial.scaled(wanted, row.choice, most=8)
+    compared = trial.compare(small, choice, trial.run(small, choice))
+    print(f"scaled down to {choice.ranks} ranks\n")
+    print("\n".join(show.compared([one for one in compared if one.formula])))
+    return compared
+
+
+def change_assumptions(wanted: Wanted, cluster: Cluster, rows: list[Row]) -> dict[tuple[str, float], int]:
+    """Which row is the fastest, by its number, if one of the assumptions is half as much, or half as much again."""
+    winners = {}
+    for name in ("ceiling", "within", "across", "latency"):
+        for factor in (0.5, 1.5):
+            other = Evaluator(wanted, replace(cluster, **{name: factor * getattr(cluster, name)}))
+            seconds = [other.row(row.choice).seconds.step for row in rows]
+            first = seconds.index(min(seconds))
+            winners[name, factor] = first + 1
+            print(f"{name:8} times {factor}: row {first + 1} is the fastest")
+    return winners
+
+
+def ranks_of(row: Sequence[Any]) -> int:
+    """As many as the planner needs for a printed row: GPUs, TP, CP, PP, DP, and so on."""
+    _, tp, cp, pp, dp, *_ = row
+    return Choice(dp=dp, tp=tp, cp=cp, pp=pp).ranks

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from minidist.claims.run import Asked, Run
-from minidist.papers import llama, models, switch
+from minidist.papers import models, switch
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 
 TOKENS = ("dispatch forward", "combine forward", "dispatch backward", "combine backward")
@@ -83,7 +83,7 @@ def room(run: Asked) -> int | None:
     return None if o.capacity is None else switch.capacity(mean_tokens(run), o.experts, o.top, o.capacity)
 
 
-def rows(run: Run, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
+def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
     """Rows that each rank sends to experts' ranks, or back, in a step; and the formula. forwards: of each rank's
     mixtures in a step, and of these those that run again."""
     o, p = run.options, run.layout.ep
@@ -96,6 +96,7 @@ def rows(run: Run, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]
         formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
         each = zip(forwards, places(run), strict=True)
         return [(2 * every - repeated) * there_and_back[place] for (every, repeated), place in each], formula
+    assert isinstance(run, Run)  # without a capacity, only a run knows
     sent = [0] * run.ranks
     for rank in range(run.ranks):
         for name in ("forwards", "last"):  # each forward sends what goes out and back; the last one's backward, too
@@ -112,7 +113,7 @@ def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[
     counts = [
         8 * f * (o.experts - here) * (o.capacity is None) for f, here in zip(every, experts_here(run), strict=True)
     ]
-    around = ring_all_reduce(o.experts, n).sent
+    around = ring_all_reduce(o.experts * (o.balance > 0), n).sent
     at = [share * run.layout.cp + place.context for share, place in zip(run.data_shares, run.places, strict=True)]
     return counts, [8 * f * around[i] * (o.balance > 0) for f, i in zip(every, at, strict=True)]
 
@@ -125,7 +126,7 @@ def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
     capacity they are those of the rows that came to its experts in the last forward: the mean over its layers."""
     o, h, part = run.options, run.options.width, run.places[rank].tensor
     t = run.layout.tp
-    hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(llama.mlp_width(h), t)[part]
+    hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
     fixed, here = room(run), experts_here(run)[rank]
     if fixed is not None:
         made, arrived = o.experts * fixed, float(here * fixed * run.layout.ep)

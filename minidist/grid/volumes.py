@@ -1,11 +1,11 @@
 """What each rank of a grid sends in a step, by formula, axis by axis. A plan asks the same formulas, without NumPy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minidist.claims import experts
 from minidist.claims.activations import Share, count_forwards
 from minidist.claims.experts import Stored
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Asked
 from minidist.cp.claims import SOURCES, context_elements, parts_of
 from minidist.grid.shares import blocks_of, dividing, flats, own_units, rank_stages, stored
 from minidist.papers import chen, pipelines
@@ -33,7 +33,7 @@ def context_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:
     return volumes
 
 
-def expert_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
+def expert_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:
     """Tokens on their way to experts and back, among the ranks that divide these; and numbers for each expert."""
     if not run.options.experts:
         return []
@@ -90,11 +90,11 @@ def tied_volumes(run: Asked) -> list[tensor.Volume]:
     return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
 
 
-def data_volumes(run: Asked) -> list[tensor.Volume]:
-    """What a rank sends along the data axis in a step, for its part of the model."""
+def data_volumes(run: Asked, counts: Callable[[Stored], bool] = lambda of: True) -> list[tensor.Volume]:
+    """What a rank sends along the data axis in a step, for its part of the model. counts: whether a Flat counts."""
     options, p = run.options, run.bytes.stored
     g, a, stage = dividing(run), run.passes, options.zero
-    once = [sum(of.size - of.shard for of in stored(run, rank)) for rank in range(run.ranks)]
+    once = [sum(of.size - of.shard for of in stored(run, rank) if counts(of)) for rank in range(run.ranks)]
     all_once = "(Ψd(G-1)/G+Ψe(G-P)/G)" if options.experts else "Ψr(G-1)/G"
     if stage == 0:
         twice = [2 * n for n in once]
@@ -106,38 +106,40 @@ def data_volumes(run: Asked) -> list[tensor.Volume]:
             scatter,
             tensor.Volume("ZeRO §7", "get parameters", all_once, ["all-gather parameters"], once, 1, p),
         ]
-    gathers, again = ["all-gather forward", "all-gather backward"], read_twice(run)
+    gathers, again = ["all-gather forward", "all-gather backward"], read_twice(run, counts)
     twice = [2 * (n + more * (g - 1) // g) for n, more in zip(once, again, strict=True)]
     formula = "2(Ψr+ψ_emb)(G-1)/G" if any(again) else f"2{all_once}"
     volumes = [tensor.Volume("ZeRO §7", "get parameters", formula, gathers, twice, a, p), scatter]
-    if any(sent := regathered_elements(run)):
+    if any(sent := regathered_elements(run, counts)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
     if run.layout.hosts > 1:
         volumes.append(
             tensor.Volume(
-                "FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], host_elements(run), 1, p
+                "FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], host_elements(run, counts), 1, p
             )
         )
     return volumes
 
 
-def read_twice(run: Asked) -> list[int]:
+def read_twice(run: Asked, counts: Callable[[Stored], bool]) -> list[int]:
     """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
     pipeline has both ends of the model on a rank."""
     head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
     ends = [staged and {0, head} <= {*own} for own in own_units(run)]
-    return [flats(run, rank)[0][0].size if both else 0 for rank, both in enumerate(ends)]
+    first = [flats(run, rank)[0][0] if both else Stored(0, 1) for rank, both in enumerate(ends)]
+    return [of.size * counts(of) for of in first]
 
 
-def regathered_elements(run: Asked) -> list[int]:
+def regathered_elements(run: Asked, counts: Callable[[Stored], bool]) -> list[int]:
     """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
     which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
         parts = stage_parts(run.layout, stage)
-        others = {unit: sum(of.size - of.shard for of in each) for unit, each in flats(run, rank).items()}
+        kept = {unit: filter(counts, each) for unit, each in flats(run, rank).items()}
+        others = {unit: sum(of.size - of.shard for of in each) for unit, each in kept.items()}
         if options.recompute == "full" and run.layout.pp > 1:
             found.append(sum(others[unit] for part in parts for unit in part[:-1]))
         else:
@@ -150,11 +152,11 @@ def regathered_elements(run: Asked) -> list[int]:
 HYBRID = "2Ψr(W-G)/(GW)"
 
 
-def host_elements(run: Asked) -> list[int]:
+def host_elements(run: Asked, counts: Callable[[Stored], bool] = lambda of: True) -> list[int]:
     """Elements that each rank sends to sum its shard of every Flat over the hosts."""
     hosts = run.layout.hosts
     return [
-        sum(ring_all_reduce(of.shard, hosts).sent[place.host] for of in stored(run, rank))
+        sum(ring_all_reduce(of.shard, hosts).sent[place.host] for of in stored(run, rank) if counts(of))
         for rank, place in enumerate(run.places)
     ]
 

@@ -1,5 +1,6 @@
-"""OPT, BLOOM, DeepSeek-V3: published runs. By the formulas of `ptd`: OPT-175B (Zhang et al. 2022), BLOOM (its authors'
-log and configuration), DeepSeek-V3 (2024, arXiv 2412.19437).
+"""OPT, BLOOM, GPT-NeoX, DeepSeek-V3: published runs. By the formulas of `ptd`: OPT-175B (Zhang et al. 2022, arXiv
+2205.01068), BLOOM (its authors' log and configuration), GPT-NeoX-20B (Black et al. 2022, arXiv 2204.06745, and its
+model card), DeepSeek-V3 (2024, arXiv 2412.19437).
 """
 
 from minidist.papers import ptd
@@ -24,20 +25,38 @@ def _bloom() -> Figure:
     )  # fmt: skip
 
 
+class NeoX:
+    """GPT-NeoX-20B's sizes (its model card): rotary positions; the head has a matrix of its own."""
+
+    LAYERS, H, HEADS, V, CONTEXTS, S = 44, 6144, 64, 50_432, 1538, 2048
+
+
+NEOX_TOKENS = Figure(
+    "GPT-NeoX-20B", "tokens of a step", "3.15", "M", "1,538 contexts of 2,048", NeoX.CONTEXTS * NeoX.S / 1e6,
+    decimals(2), "a second source",
+)  # fmt: skip
+
 HOURS, TOKENS, GPUS = 2664e3, 14.8, 2048  # of DeepSeek-V3's pre-training: H800 hours, trillions of tokens
 
 BLOOM_SECONDS = Figure("BLOOM", "a step", "105", "s", "measured: 384 A100", None, decimals(0), "code")
+NEOX_RATE = Figure(
+    "GPT-NeoX-20B", "a GPU's rate", "117", "teraFLOP/s", "measured: 96 A100", None, decimals(0), "a second source"
+)
 OPT_RATE = Figure("OPT-175B", "a GPU's rate", "147", "teraFLOP/s", "measured: 992 A100", None, decimals(0))
+
+THOUSAND_HOURS = Figure(
+    "DeepSeek-V3", "thousand GPU hours a trillion tokens", "180", "", "2,664 / 14.8", HOURS / TOKENS / 1e3,
+    decimals(0), "a second source",
+)  # fmt: skip
 
 FIGURES = [
     OPT_RATE,
     _opt(),
     BLOOM_SECONDS,
     _bloom(),
-    Figure(
-        "DeepSeek-V3", "thousand GPU hours a trillion tokens", "180", "", "2,664 / 14.8", HOURS / TOKENS / 1e3,
-        decimals(0), "a second source",
-    ),
+    NEOX_RATE,
+    NEOX_TOKENS,
+    THOUSAND_HOURS,
     Figure(
         "DeepSeek-V3", "days a trillion tokens", "3.7", "days", "180 thousand hours / 2,048 GPUs",
         HOURS / TOKENS / GPUS / 24, decimals(1), "a second source",

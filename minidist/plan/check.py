@@ -5,6 +5,7 @@ stays as it is, if as many ranks can run here. Otherwise the longest axis is hal
 one process (`minidist/exchange/threads.py`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,18 +16,24 @@ import numpy as np
 from minidist.engine import Settings
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
+from minidist.grid.shares import rank_stages
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.precision import precision
+from minidist.papers import pipelines
 from minidist.parallel3d import grid
+from minidist.pipeline import Pipeline
 from minidist.plan import show
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import held
+from minidist.plan.orders import splits
 from minidist.plan.search import Row
 from minidist.plan.traffic import sent, share_across
+from minidist.pp.schedules import SCHEDULES
 
 MOST = 32  # ranks that run here as threads: up to 128 are tested
 KINDS = {  # of memory: as the formulas call them, and as pools do
@@ -52,6 +59,7 @@ class Counted(NamedTuple):
 
     memory: Mapping[str, int]
     sent: Mapping[tuple[str, int], int]
+    flying: int = 0  # in a pipeline: (chunks of) micro-batches in flight
 
 
 def run(wanted: Wanted, choice: Choice) -> list[Counted]:
@@ -74,15 +82,18 @@ def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
         comm.ledger.reset()
         drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
         driver.train_batch(drawn[:, :-1], drawn[:, 1:])
-    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()})
+    flying = driver.in_flight.most["in_flight"] if isinstance(driver, Pipeline) else 0
+    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying)
 
 
 def declare(wanted: Wanted) -> list[Unit]:
     """The model's units."""
     of = wanted.model
     if of.name == "gpt":
-        return gpt(GPTConfig(of.v, wanted.context, of.layers, of.a, of.h, tied=of.tied))
-    return llama(LlamaConfig(of.v, wanted.context, of.layers, of.a, of.kv, of.h, of.mlp_width, tied=of.tied))
+        units = gpt(GPTConfig(of.v, wanted.context, of.layers, of.a, of.h, tied=of.tied))
+    else:
+        units = llama(LlamaConfig(of.v, wanted.context, of.layers, of.a, of.kv, of.h, of.mlp_width, tied=of.tied))
+    return with_experts(units, of.experts, Routing(of.top, wanted.capacity, 0.0)) if of.experts else units
 
 
 def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int = 0) -> list[Compared]:
@@ -93,21 +104,32 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int 
     for kind, name in KINDS.items():
         if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
             continue
+        if kind in ("activations", "ends") and splits(choice.schedule):  # nor what waits for W alone
+            continue
         pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(Compared(kind, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
     if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
         pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(Compared("at a time", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+    if choice.pp > 1:
+        sizes, v = (choice.schedule, choice.pp, asked.layout.micro_batches), choice.chunks
+        promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in rank_stages(asked)]
+        pairs = list(zip(promised, (rank.flying for rank in ranks), strict=True))
+        found.append(Compared("chunks in flight", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
     left, across = Counter[str](), Counter[str]()
     for number, rank in enumerate(ranks):
         for (phase, peer), nbytes in rank.sent.items():
             left[phase] += nbytes
             across[phase] += nbytes * (per_host > 0 and number // per_host != peer // per_host)
-    for axis, of_axis in sent(asked).items():
-        everything = sum(of_axis.nbytes)
-        found.append(Compared(axis, everything, sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
-        if per_host and axis in ("tensor", "context", "pipeline", "data", "hosts"):
-            leaves = everything * share_across(asked.layout, axis, per_host, wanted.scheme)
+    along = sent(asked)
+    for axis, of_axis in along.items():
+        if axis == "copies":  # in the phases of "data"
+            continue
+        everything = {one: sum(along[one].nbytes) for one in ("data", "copies") if axis == "data"}
+        everything = everything or {axis: sum(of_axis.nbytes)}
+        found.append(Compared(axis, sum(everything.values()), sum(left.pop(phase, 0) for phase in {*of_axis.phases})))
+        if per_host and axis in ("tensor", "context", "experts", "pipeline", "data", "hosts"):
+            leaves = sum(n * share_across(asked.layout, one, per_host, wanted.scheme) for one, n in everything.items())
             found.append(Compared(f"{axis}, to other hosts", leaves, sum(across[phase] for phase in {*of_axis.phases})))
     return [*found, Compared("of no axis", 0, sum(left.values()))]
 
@@ -126,7 +148,10 @@ def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Ch
         choice = replace(choice, hosts=choice.dp // min(n for n in range(2, choice.dp + 1) if choice.dp % n == 0))
     if choice.pp == 1:
         choice = replace(choice, schedule="1f1b", chunks=1)
-    choice = replace(choice, chunks=min(choice.chunks, 3), rows=1)  # a first chunk, one between, a last one
+    elif choice.pp % SCHEDULES[choice.schedule].stages_in:  # a pipeline of 3 that was one of 6
+        choice = replace(choice, pp=choice.pp + 1)
+    ep = max(n for n in range(1, choice.ep + 1) if math.gcd(choice.ep, choice.dp // choice.hosts * choice.cp) % n == 0)
+    choice = replace(choice, chunks=min(choice.chunks, 3), rows=1, ep=ep)  # a first chunk, one between, a last one
     return tiny(wanted, choice), choice
 
 
@@ -139,8 +164,10 @@ def tiny(wanted: Wanted, choice: Choice) -> Wanted:
     context = 2 * choice.cp * choice.tp
     layers = chunks * (2 if chunks <= 8 else 1)
     shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
-    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f)
-    m = choice.pp * (2 if choice.pp <= 4 else 1) if choice.pp > 1 else 2
+    experts, top = (2 * choice.ep, min(of.top, 2)) if of.experts else (0, 1)
+    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top)
+    m = choice.pp * (2 if choice.pp <= 4 or splits(choice.schedule) else 1) if choice.pp > 1 else 2
+    m += choice.schedule == "llama3"
     return replace(wanted, model=model, batch=choice.dp * m, context=context)
 
 
@@ -151,7 +178,7 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:
         hosts = f", {per_host} to a host" if per_host else ""
-        words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, {choice.schedule}"
+        words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, ep {choice.ep}, {choice.schedule}"
         model = small.model
         text = (
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
@@ -162,4 +189,6 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)
         print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
+        if splits(choice.schedule):
+            print(show.wrapped("Activations are counted in chunks: no formula says what waits for W alone."))
     return 1 if any(one.difference for one in rows) else 0

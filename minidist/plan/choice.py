@@ -7,13 +7,14 @@ one about three.
 
 import math
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from minidist.claims.run import Asked
 from minidist.layout import Layout, Place
 from minidist.papers.models import Model
+from minidist.pp.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Wanted:
     precision: str = "bf16"
     sequence: bool = True  # tensor-parallel ranks cut by positions what they do not cut by heads (Korthikanti, §4.2.2)
     scheme: str = "ring"  # how queries meet the keys of other context ranks
+    capacity: float = 1.0  # of an expert, times the mean of rows: so what it holds and sends does not depend on tokens
 
     @property
     def tokens(self) -> int:
@@ -69,9 +71,16 @@ class Choice:
             schedule=self.schedule,
             micro_batches=self.micro_batches(wanted.batch),
             chunks=self.chunks,
-            parts=parts(wanted.model.layers, self.pp * self.chunks),
+            contiguous=contiguous(self.schedule, self.pp, self.micro_batches(wanted.batch)),
+            parts=parts(wanted.model.layers, self.pp * self.chunks),  # of a cross, each is on two stages
             ep=self.ep,
         )
+
+
+def contiguous(schedule: str, p: int, m: int) -> int:
+    """Micro-batches that go through a chunk before the next one's turn: the fewest, p or more, that leave none over, or
+    p or more (Llama 3, section 3.3.2). 0: p, as in every other schedule."""
+    return next(n for n in range(p, m + 1) if m % n == 0 or m % n >= p) if schedule == "llama3" else 0
 
 
 def divides(layers: int, n: int) -> bool:
@@ -111,10 +120,10 @@ def parts(layers: int, n: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True)
 class Planned(Asked):
-    """A row, as the formulas ask for it. stages: those of which a rank is asked about; none: all ranks are."""
+    """A row, as the formulas ask for it. only: places of the ranks that are asked about; none: all ranks are."""
 
     shape: Model | None = None
-    stages: tuple[int, ...] = ()
+    only: tuple[Place, ...] = ()
 
     @property
     def model(self) -> Model:
@@ -123,20 +132,30 @@ class Planned(Asked):
 
     @cached_property
     def places(self) -> list[Place]:
-        if not self.stages:
-            return super().places
-        return [Place(0, 0, stage - 1, 0, 0) for stage in self.stages]
+        return list(self.only) or super().places
 
     @property
     def ranks(self) -> int:
-        return len(self.stages) or self.layout.ranks
+        return len(self.only) or self.layout.ranks
+
+    @property
+    def stages(self) -> list[int]:
+        """From 1, of the ranks that are asked about."""
+        return [place.pipeline + 1 for place in self.places]
+
+    def alone(self, rank: int) -> "Planned":
+        """The question about one of these ranks."""
+        return replace(self, only=(self.places[rank],))
 
 
 def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Planned:
-    """The question about a row: of a rank of the first, the second and the last stage, or of every rank."""
+    """The question about a row: of a rank of the first, the second and the last stage, or of every rank. If W comes
+    later than B, also of the third: V-Min's stages are alike in threes."""
     model, layout = wanted.model, choice.layout(wanted)
-    stages = () if every_rank else tuple(sorted({1, min(2, choice.pp), choice.pp}))
-    return Planned("parallel3d", options(wanted, choice), layout, model.v, shape=model, stages=stages)
+    near = 3 if SCHEDULES[choice.schedule].splits else 2
+    stages = sorted({*range(1, min(near, choice.pp) + 1), choice.pp})
+    only = () if every_rank else tuple(Place(0, 0, stage - 1, 0, 0) for stage in stages)
+    return Planned("parallel3d", options(wanted, choice), layout, model.v, shape=model, only=only)
 
 
 def options(wanted: Wanted, choice: Choice) -> Namespace:
@@ -162,4 +181,6 @@ def options(wanted: Wanted, choice: Choice) -> Namespace:
         positions="zigzag",
         experts=model.experts,
         top=model.top,
+        capacity=wanted.capacity,
+        balance=0.0,  # routers are kept even without a loss, as DeepSeek-V3's are
     )

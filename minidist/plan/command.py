@@ -10,13 +10,14 @@ It only computes, by the formulas that runs on ranks are checked by; `--check` r
 import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from minidist import UsageError
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
 from minidist.cp.claims import SCHEMES
-from minidist.papers import gpt2, llama, megatron
+from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
 from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
@@ -24,12 +25,22 @@ from minidist.plan.choice import Wanted
 from minidist.plan.search import Found, Row, best_chunks, search
 from minidist.plan.time import CEILING, Cluster
 
+MIXTURES = {  # by the name that --model takes: the shape, and the positions that it was trained on
+    "mixtral-8x7b": (mixtral.SHAPES["Mixtral 8x7B"], 32_768),
+    "mixtral-8x22b": (mixtral.SHAPES["Mixtral 8x22B"], 65_536),
+    "olmoe-1b-7b": (mixtral.SHAPES["OLMoE-1B-7B"], 4096),
+    "like-deepseek-v3": (deepseek_v3.LIKE, 4096),
+}
+
 
 def parser() -> Parser:
     made = tool("plan", __doc__)
     add = made.add_argument
-    add("--model", type=path_name, metavar="NAME", help=f"one of {', '.join(MODELS)}; or Hugging Face's config.json")
+    add("--model", type=path_name, metavar="NAME", help=f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
     add("--parameters", type=parameter_count, metavar="N", help="instead: a GPT of GPT-3's proportions, such as 7.5e9")
+    add("--experts", type=at_least(2, at_most=10_000), metavar="E", help="MLPs in place of each layer's one")
+    add("--top", type=at_least(1), metavar="K", help="experts that each token goes through; default: 2, or the model's")
+    add("--capacity", type=within(0.01, 1e3), metavar="CF", default=1.0, help="room of an expert, times the mean")
     add("--ranks", type=at_least(1, at_most=10**6), metavar="N", default=8, help="devices")
     add("--ranks-per-host", type=at_least(1), metavar="G", default=8, help="devices of a host")
     made.alias("--ranks-per-node", "--ranks-per-host")
@@ -74,6 +85,19 @@ def tokens(thousand: int) -> Callable[[str], int]:
 
 def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
     """The model, as the formulas ask for it. Raises UsageError for options that do not go together."""
+    name, model = dense_shape_of(options)
+    experts, top = vars(options).get("experts"), vars(options).get("top")
+    if top and not (experts or model.experts):
+        raise UsageError(f"--top {top} chooses among experts, and {name} has none: use --experts {max(8, top)}")
+    experts = experts or model.experts
+    top = (top or (model.top if model.experts else 2)) if experts else 1
+    if experts and top > experts:
+        raise UsageError(f"--top {top} is more than {experts} experts: use --top {experts}")
+    return name, replace(model, experts=experts, top=top)
+
+
+def dense_shape_of(options: argparse.Namespace) -> tuple[str, Model]:
+    """The same before --experts and --top."""
     o = options
     if o.model and o.parameters:
         raise UsageError("--model and --parameters say the same: leave one of them out")
@@ -81,6 +105,9 @@ def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
         context = o.context or 2048
         return "a GPT", proportioned(o.parameters, context)
     name = o.model or "llama2-7b"
+    if name in MIXTURES:
+        mix, s = MIXTURES[name]
+        return name, Model("llama", mix.v, s, mix.h, mix.layers, mix.a, mix.kv, False, mix.experts, mix.k, f=mix.f)
     of = model_of(name)
     if isinstance(of, llama.LlamaShape):
         return name, Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, f=of.f)
@@ -110,7 +137,8 @@ def wanted_of(options: argparse.Namespace) -> Wanted:
             f"--batch {options.batch:,} tokens are no whole number of sequences of {context:,}: use --batch"
             f" {max(options.batch // context, 1) * context}"
         )
-    return Wanted(name, model, options.batch // context, context, options.precision, scheme=options.scheme)
+    sizes = options.batch // context, context, options.precision
+    return Wanted(name, model, *sizes, scheme=options.scheme, capacity=options.capacity)
 
 
 def cluster_of(options: argparse.Namespace) -> Cluster:
@@ -174,11 +202,16 @@ def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argpars
 
 def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
     """The question."""
-    psi = wanted.model.parameters()
+    of = wanted.model
     yield show.wrapped(
-        f"{wanted.name}, Ψ = {psi:,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
+        f"{wanted.name}, Ψ = {of.parameters():,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
         f" {cluster.per_host} to a host; {wanted.batch:,} sequences of {wanted.context:,} tokens in a step"
     )
+    if of.experts:
+        yield show.wrapped(
+            f"A token goes through {of.top} of {of.experts} experts, and so through {of.active():,} parameters. An"
+            f" expert has room for {wanted.capacity:g} times the mean of tokens."
+        )
     yield ""
 
 

@@ -1,12 +1,15 @@
 """What the fullest rank of a row holds, by kind: the formulas of `claims/needs.py`, which every run is checked by.
 
 A pipeline's stage may have several chunks. Then the micro-batches in flight are not alike, and what they hold follows
-from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions.
+from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions. Where W comes later
+than B, no formula says what waits for W alone. It counts as if it still held all, as in Zero Bubble's table 2; ranks
+then count chunks in flight, not bytes.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from operator import mul
 from typing import Any, NamedTuple, TypeVar
 
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
@@ -14,9 +17,10 @@ from minidist.claims.experts import Stored
 from minidist.claims.needs import Moment, Place, copied_tokens, moments_of_one, waiting
 from minidist.claims.run import Asked
 from minidist.cp.claims import blocks_of, parts_of
-from minidist.grid.shares import dividing, flats, rank_stages, states_in
+from minidist.grid.shares import dividing, flats, states_in
 from minidist.papers import zero
-from minidist.pp.instructions import Backward, Forward, Weight
+from minidist.plan.choice import Planned
+from minidist.pp.instructions import Backward, Both, Forward, Instructions, Weight
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.shaped import stage_parts
 
@@ -50,51 +54,77 @@ class Memo(dict[Any, Any]):
         return found
 
 
-def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
+def states_of(asked: Planned, memo: Memo, rank: int) -> zero.ModelStates:
+    """A rank's model states."""
+
+    def states() -> zero.ModelStates:
+        of_units = units_of(asked, memo, rank)
+        return states_in(asked, [each for of in of_units.values() for each in of])
+
+    return memo.recall(("states", *of_part(asked, rank), asked.options.zero), states)
+
+
+def units_of(asked: Planned, memo: Memo, rank: int) -> dict[int, list[Stored]]:
+    """What a rank stores of each unit."""
+    return memo.recall(("flats", *of_part(asked, rank)), partial(flats, asked, rank))
+
+
+def held(asked: Planned, memo: Memo | None = None) -> list[Held]:
     """Of each rank that is asked about. Peaks of kinds come at different moments, so `total` is less than their sum."""
     memo = Memo() if memo is None else memo
-    found, on_way = [], memo.recall(("messages", *of_pass(asked)), lambda: messages(asked))
-    for rank, stage in enumerate(rank_stages(asked)):
-        of_units = memo.recall(("flats", *of_part(asked, rank)), partial(flats, asked, rank))
-        places = memo.recall(
-            ("places", *of_part(asked, rank), *of_pass(asked), asked.options.zero),
-            partial(chunk_places, asked, rank, stage, of_units),
-        )
-        passes = [
-            memo.recall((place, asked.places[rank].tensor, *of_pass(asked)), partial(passage, asked, rank, place))
-            for place in places
-        ]
-        states = memo.recall(
-            ("states", *of_part(asked, rank), asked.options.zero),
-            partial(states_in, asked, [each for of in of_units.values() for each in of]),
-        )
-        moments = moments_of_stage(asked, stage, places, passes)
-        passing, activations, ends = (max(of_kind) for of_kind in zip(*moments, strict=True))
-        message = on_way[rank]
-        total = states.total + max(map(sum, moments)) + message
-        kinds = states.parameters, states.gradients, states.optimizer, passing, activations, ends, message
-        found.append(Held(*kinds, total))
+    found, at = [], asked.layout
+    m, group = at.micro_batches, at.contiguous or at.pp
+    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
+    order = (at.schedule, enough, group) if at.pp > 1 else ()
+    stage = max(asked.options.zero, 1)  # of ZeRO: below 2, nothing is in passing
+    for rank, place in enumerate(asked.places):
+        on = (stage, place.context, *of_part(asked, rank, stage >= 2), *of_pass(asked))
+        fullest = memo.recall(("fullest", *on, *order), partial(peaks, asked, memo, rank, order))
+        message = memo.recall(("messages", *on), partial(messages, asked, rank))
+        states = states_of(asked, memo, rank)
+        kinds = states.parameters, states.gradients, states.optimizer, *fullest.of_kinds, message
+        found.append(Held(*kinds, states.total + fullest.together + message))
     return found
 
 
-def of_part(asked: Asked, rank: int) -> tuple[Any, ...]:
-    """What a rank's part of the model depends on."""
+class Peaks(NamedTuple):
+    """The most bytes of each kind on a rank, and the most at a time, in addition to model states."""
+
+    of_kinds: Moment
+    together: float
+
+
+def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
+    """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
+    one, stage = asked.alone(rank), asked.places[rank].pipeline + 1
+    places = chunk_places(one, stage, units_of(asked, memo, rank))
+    [at] = one.places
+    key = at.tensor, at.context, *of_pass(one)
+    passes = [memo.recall((place, *key), partial(passage, one, memo, place)) for place in places]
+    moments = moments_of_stage(one, stage, places, passes, *order) if order else passes[0][0]
+    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+
+
+def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
+    """What a rank's part of the model depends on. divided: as it is stored, padded so that ranks can divide it."""
     at, place = asked.layout, asked.places[rank]
-    return at.tp, dividing(asked), at.pp, at.chunks, place.pipeline, place.tensor
+    among = (dividing(asked), at.ep) if divided else ()
+    return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
 def of_pass(asked: Asked) -> tuple[Any, ...]:
     """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
     at, o = asked.layout, asked.options
-    return at.tp, at.cp, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute, asked.ranks
+    return at.tp, at.cp, at.ep, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute
 
 
-def messages(asked: Asked) -> list[float]:
-    """Keys, values and their gradients on their way between context ranks."""
+def messages(asked: Planned, rank: int) -> float:
+    """Keys, values and their gradients on their way between context ranks, on one of these."""
     if asked.layout.cp == 1:
-        return [0.0] * asked.ranks
-    own = parts_of(asked, asked.options.batch // asked.layout.micro_batches)
-    return [max(of) for of in blocks_of(asked, own, [part.b for part in own], asked.layout.tp)]
+        return 0.0
+    own = parts_of(asked.alone(rank), asked.options.batch // asked.layout.micro_batches)
+    [blocks] = blocks_of(asked, own, [part.b for part in own], asked.layout.tp)
+    return max(blocks)
 
 
 # ---- a chunk, a stage ------------------------------------------------------------------------------------------------
@@ -102,60 +132,76 @@ def messages(asked: Asked) -> list[float]:
 Pass = tuple[list[Moment], Moment]  # while a micro-batch passes a chunk; and what one holds that waits for its backward
 
 
-def moments_of_stage(asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass]) -> list[Moment]:
+def moments_of_stage(
+    asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass], schedule: str, m: int, group: int
+) -> list[Moment]:
     """The moments at which a rank may hold most: while a micro-batch passes a chunk, others are in flight."""
-    at = asked.layout
-    if at.pp == 1:
-        [(moments, _)] = passes
-        return moments
-    found, targets = [], copied_tokens(asked, places[-1].share) * places[-1].share.head
-    enough = at.micro_batches if at.schedule in KEEPS_ALL else min(at.micro_batches, 3 * at.pp)
-    for now in in_flight(at.schedule, at.pp, enough, stage, at.chunks):
+    found, at = list[Moment](), asked.layout
+    targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
+    of_chunks = list(zip(*(waiting for _, waiting in passes), strict=True))  # by kind
+    for now in in_flight(schedule, at.pp, m, stage, at.chunks, group):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
-        waits = zip(*(waiting for _, waiting in passes), strict=True)
-        passing, layers, ends = (sum(n * nbytes for n, nbytes in zip(others, each, strict=True)) for each in waits)
+        passing, layers, ends = (sum(map(mul, others, nbytes)) for nbytes in of_chunks)
         ends += now.lingering * targets
         found += [Moment(x + passing, y + layers, z + ends) for x, y, z in passes[now.at_work][0]]
     return found
 
 
-def chunk_places(asked: Asked, rank: int, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
-    """What the formulas ask about the first chunk of a rank's stage, one of those between, which are alike, and the
-    last one. of_unit: what the rank stores of each unit."""
+def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
+    """What the formulas ask about the first chunk of the one rank's stage, one of those between, which are alike, and
+    the last one. of_unit: what the rank stores of each unit."""
     o, layout, head = asked.options, asked.layout, asked.options.layers + 1
     reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
     layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
-    own = parts_of(asked, o.batch // layout.micro_batches)[rank]
+    [own] = parts_of(asked, o.batch // layout.micro_batches)
     made = []
     parts = stage_parts(layout, stage) if layout.pp > 1 else [range(head + 1)]
     for part in parts[:2] + parts[-1:] if len(parts) > 2 else parts:
-        layers = len({*part} - {0, head})
+        layers = len(part) - (0 in part) - (head in part)
         share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)
         tied = asked.model.tied and share.head
         both = of_unit[0][0].size if tied and share.embedding else 0  # the first of the embedding's has the matrix
         last = (reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)) * share.head
         first = reads.get(0, 0) * share.embedding
-        made.append(Place(zero.ModelStates(0, 0, 0), share, first, layer * (layers > 0), last, both, o.zero))
+        units = (first, layer * (layers > 0), last, both) if o.zero >= 2 else (0, 0, 0, 0)  # in passing
+        made.append(Place(zero.ModelStates(0, 0, 0), share, *units, o.zero))
     return made
 
 
-def passage(asked: Asked, rank: int, at: Place) -> Pass:
-    """A micro-batch's pass through one chunk of a rank."""
-    t, recompute, of_all = asked.layout.tp, asked.options.recompute, [at.share] * asked.ranks
-    layer, given = (
-        layer_bytes(asked, t, of_all, what, False)[rank] for what in (name_recomputation(recompute), "full")
+def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
+    """A micro-batch's pass through one chunk of the one rank that is asked about."""
+    t, [place] = asked.layout.tp, asked.places
+    kept = memo.recall(
+        ("kept", at.share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, at.share)
     )
-    after = keep_after_forward(asked, t, of_all, False)[rank]
-    most = keep_at_most(asked, t, of_all, False)[rank]
-    return moments_of_one(asked, t, at, after, most, layer, given), waiting(asked, t, at, after, given)
+    moments = moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given)
+    return moments, waiting(asked, t, at, kept.after, kept.given)
+
+
+class Kept(NamedTuple):
+    """Bytes that layers keep: of one its activations, or its input; of all after a forward, and at most."""
+
+    layer: float
+    given: float
+    after: float
+    most: float
+
+
+def keeps(asked: Planned, share: Share) -> Kept:
+    """For this share of the work, on the one rank that is asked about."""
+    t, recompute = asked.layout.tp, asked.options.recompute
+    [layer], [given] = (layer_bytes(asked, t, [share], what, False) for what in (name_recomputation(recompute), "full"))
+    [after], [most] = keep_after_forward(asked, t, [share], False), keep_at_most(asked, t, [share], False)
+    return Kept(layer, given, after, most)
 
 
 class Flight(NamedTuple):
-    """When a backward begins on a stage. Of its chunks, those between the first and the last are alike."""
+    """When a backward begins on a stage, or, if W comes later than B, a forward ends. Of its chunks, those between the
+    first and the last are alike."""
 
     counts: tuple[int, ...]  # micro-batches in flight: in the first chunk, in those between, in the last one
     lingering: int  # those that have left the last chunk, but not yet all others: their targets are still there
-    at_work: int  # in which of these the backward is
+    at_work: int  # in which of these the work is
 
     def exceeds(self, other: "Flight") -> bool:
         """Whether it holds at least as much of each, and more of one."""
@@ -163,23 +209,35 @@ class Flight(NamedTuple):
         return self.at_work == other.at_work and self != other and all(more >= less for more, less in pairs)
 
 
-KEEPS_ALL = ("gpipe", "breadth-first")  # other schedules hold no more after 3p micro-batches
+KEEPS_ALL = ("gpipe", "breadth-first")  # others hold no more after three groups of micro-batches and a smaller one
+
+
+def one_by_one(instructions: Instructions) -> Instructions:
+    """With a forward that overlaps with a backward before it: so ranks run them."""
+    for work in instructions:
+        if isinstance(work, Both):
+            yield from (work.forward, work.backward, Weight(work.backward.micro_batch, work.backward.chunk))
+        else:
+            yield work
 
 
 @cache
-def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> list[Flight]:
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, group: int = 0) -> list[Flight]:
     """The fullest moments of a stage (from 1), over the schedule's own instructions: those that no other exceeds."""
     kind, found = SCHEDULES[schedule], set[Flight]()
-    counts, under_way = [0] * min(v, 3), Counter[int]()  # chunks that a micro-batch is still to leave
+    at = kind.places(p, m, v, contiguous=group)[stage - 1]
+    counts, under_way = [0] * min(at.chunks, 3), Counter[int]()  # chunks that a micro-batch is still to leave
     left = set[int]()  # micro-batches that have left the last chunk
 
     def kind_of(chunk: int) -> int:
-        return 0 if chunk == 0 else len(counts) - 1 if chunk == v - 1 else 1
+        return 0 if chunk == 0 else len(counts) - 1 if chunk == at.chunks - 1 else 1
 
-    for work in kind.instructions(kind.places(p, m, v)[stage - 1]):
+    for work in one_by_one(kind.instructions(at)):
         if isinstance(work, Forward):
             counts[kind_of(work.chunk)] += 1
             under_way[work.micro_batch] += 1
+            if kind.splits:  # before the next B there may be a W
+                found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
         elif isinstance(work, Backward):
             found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
         elif isinstance(work, Weight):

@@ -2,41 +2,25 @@
 
 One number is fitted, the ceiling: the share of its peak that a device reaches. It is set on SC 2021's table 1, by
 `fit`, and is the same for all other runs and devices. Where a run is off by more than 15 %, the reason stands next to
-it. Links are those of Ring Attention's table 2 for A100 (300 and 12.5 GB/s); for H100, 450 and 50 GB/s are assumed.
+it. `trained.py` has the runs that trained a model.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from minidist.cli.paths import check_writable, write_json
-from minidist.papers import korthikanti, llama3, megascale, ptd, runs
-from minidist.papers.figure import Figure, plain
+from minidist.papers import korthikanti, llama3, megascale, ptd
+from minidist.papers.figure import plain
 from minidist.papers.models import Model
+from minidist.plan import trained
 from minidist.plan.choice import Choice, Wanted, divides
+from minidist.plan.printed import A100, H100, Published, gpt
 from minidist.plan.search import Evaluator, Row, divisors, search
-from minidist.plan.show import GB, count, wrapped
+from minidist.plan.show import count, wrapped
 from minidist.plan.time import CEILING, Cluster
-
-A100 = Cluster(0, 80 * GB, 8, ptd.A100, 300e9, 12.5e9)
-H100 = Cluster(0, 80 * GB, 8, llama3.H100, 450e9, 50e9)
-
-
-class Published(NamedTuple):
-    """A run of others: its layout as it is printed, and the seconds of a step that follow from what was measured."""
-
-    name: str
-    wanted: Wanted
-    choice: Choice
-    cluster: Cluster
-    seconds: float
-    printed: Figure
-    reason: str = ""  # why the model is off by more than 15 %
-    fitted: bool = False  # whether the ceiling was set on it
-    open: bool = False  # micro-batch and chunks are not printed: the model's best
-
 
 NARROW = "its matrices are narrow, and a device reaches less of its peak with these; the ceiling is one for all widths"
 WIDE = "its matrices are the widest, 25,600, and a device reaches more of its peak with these"
@@ -48,10 +32,6 @@ OVERLAPS = (
     "MegaScale hides tensor and pipeline messages, attends within a window, and runs attention and MLP in parallel: by"
     " its table 3, all that takes MFU from 47.7 to 65.3 %"
 )
-
-
-def gpt(layers: int, h: int, heads: int, v: int = 51_200, s: int = 2048) -> Model:
-    return Model("gpt", v, s, h, layers, heads, heads, True)
 
 
 def table_1() -> Iterator[Published]:
@@ -125,16 +105,8 @@ def of_llama() -> Iterator[Published]:
         )
 
 
-def bloom() -> Iterator[Published]:
-    """176B on 384 A100: the embedding counts as a layer, or 12 stages could not share 70."""
-    wanted = Wanted("", gpt(70, 14_336, 112, 250_880), 2048, 2048, "bf16", sequence=False)
-    choice = Choice(8, 4, 1, 12, zero=1, recompute="every:1", rows=2)
-    printed = runs.BLOOM_SECONDS
-    yield Published("BLOOM 176B, 384 GPUs", wanted, choice, replace(A100, ranks=384), plain(printed.printed), printed)
-
-
 def all_runs() -> list[Published]:
-    return [*table_1(), *table_2(), *selective(), *table_of_megascale(), *of_llama(), *bloom()]
+    return [*table_1(), *table_2(), *selective(), *table_of_megascale(), *of_llama(), *trained.models()]
 
 
 def evaluate(run: Published, ceiling: float = CEILING) -> Row:
@@ -228,12 +200,16 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int
     yield ""
     for reason, mark in reasons.items():
         yield wrapped(f"{mark} {reason or 'no reason is known'}.")
+    if larger := [run.name for run, row in evaluated if row.held.total > run.cluster.memory]:
+        yield wrapped(
+            f"By the formulas, {len(larger)} of them need more than a device has: {'; '.join(larger)}. They keep less"
+            " than the formulas say, for example no scores of attention, or a part of what a layer keeps."
+        )
     tested = [abs(ratio(run, row) - 1) for run, row in evaluated if not run.fitted]
     yield wrapped(
         f"The ceiling, {CEILING:.0%} of a device's peak, is set on the {len(evaluated) - len(tested)} runs of PTD's"
         f" table 1 alone. Of the {len(tested)} others, {sum(off <= OFF for off in tested)} are within 15 %. row: where"
-        " it stands among all that fit, by the model; tokens/s, MFU: measured, and by the model, in %. Not in the"
-        " table, because their batches or layouts are not known here: OPT, PaLM, GPT-NeoX, DeepSeek-V3."
+        " it stands among all that fit, by the model; tokens/s, MFU: measured, and by the model, in %."
     )
 
 

@@ -1,22 +1,24 @@
 """All rows that divide, the fastest first; and how many do not fit, by their reason.
 
-Whatever divides is tried: every number of tensor, context and data ranks and of stages, every number of chunks that
-leaves each stage equally many layers, every micro-batch, ZeRO's stages, hybrid sharding by hosts, and three policies of
-recomputation. GPipe and breadth-first are left out, because they take as long as 1F1B and interleaved, and hold more.
-Schedules that split the backward are left out, because no formula says what waits for W.
+Whatever divides is tried: every number of tensor, context and data ranks and of stages, and every number of ranks that
+divides the experts. So are every number of chunks that leaves each stage equally many layers, and every micro-batch;
+ZeRO's stages, hybrid sharding by hosts, and three policies of recomputation. `orders.py` says which schedules. If that
+makes more than `MOST` rows, some are not tried: `LIMITS`.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from typing import NamedTuple
 
 from minidist.papers import ring_attention
-from minidist.plan.choice import Choice, Planned, Wanted, ask, divides, misfit
-from minidist.plan.memory import Held, Memo, held
-from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest
+from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
+from minidist.plan.memory import Held, Memo, held, states_of
+from minidist.plan.orders import orders, splits, takes
+from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest, tied_time
 from minidist.plan.traffic import data_volumes_along, within_layers
 
 RECOMPUTE = ("none", "selective", "every:1")
@@ -50,6 +52,10 @@ class Evaluator:
         """Of the fullest rank."""
         return max(held(asked, self.memo), key=lambda rank: rank.total)
 
+    def states(self, asked: Planned) -> float:
+        """Bytes of model states on the rank that has most."""
+        return max(states_of(asked, self.memo, rank).total for rank in range(asked.ranks))
+
     def row(self, choice: Choice, asked: Planned | None = None, most: Held | None = None) -> Row:
         asked = asked or ask(self.wanted, choice)
         seconds = self.seconds(choice, asked)
@@ -58,35 +64,44 @@ class Evaluator:
         return Row(choice, most or self.held(asked), seconds, tokens, mfu)
 
     def seconds(self, choice: Choice, asked: Planned) -> Seconds:
-        of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, choice.rows, choice.recompute
+        order = choice.schedule if splits(choice.schedule) else "loop"
+        of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, order, choice.rows, choice.recompute, choice.ep
         stage: Stage = self.memo.recall(
             ("stage", *of_stages), lambda: slowest(self.cluster, asked, within_layers(asked))
         )
-        of_data = choice.dp, choice.tp, choice.cp, choice.pp, choice.chunks, choice.zero, choice.hosts
+        of_data = choice.dp, choice.tp, choice.cp, choice.pp, choice.ep, choice.chunks, order, choice.zero, choice.hosts
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )
-        return of_step(self.cluster, asked, stage, data_time(self.cluster, asked, along, stage))
+        waits = data_time(self.cluster, asked, along, stage) + tied_time(self.cluster, asked, along, stage)
+        return of_step(self.cluster, asked, stage, waits)
 
 
 def search(wanted: Wanted, cluster: Cluster) -> Found:
     """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger
-    one is tried, but all are counted."""
+    one is tried, but all are counted. Of too many rows, only those within the first `LIMITS` that are enough."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
-    for sizes in families(wanted, cluster):
-        if hides_nothing(wanted, cluster, sizes[0].cp):
-            left_out[CONTEXT] += len(sizes)
-            continue
+    possible = list(axes(wanted, cluster.ranks))
+    hidden = [at for at in possible if not hides_nothing(wanted, cluster, at.cp)]
+    numbers = [sum(count_at(wanted, cluster.per_host, at, limits) for at in hidden) for limits in LIMITS]
+    limits, number = next(
+        ((of, n) for of, n in zip(LIMITS, numbers, strict=True) if n <= MOST), (LIMITS[-1], numbers[-1])
+    )
+    left_out[CONTEXT] = sum(count_at(wanted, cluster.per_host, at) for at in possible) - numbers[0]
+    left_out[limits.words] = numbers[0] - number
+    for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
             asked = ask(wanted, choice)
+            if evaluator.states(asked) > cluster.memory:
+                left_out[STATES] += len(sizes) - done
+                break
             need = evaluator.held(asked)
             if need.total > cluster.memory:
-                reason = STATES if need.states > cluster.memory else ACTIVATIONS
-                left_out[reason] += len(sizes) - done
+                left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, asked, need))
     rows.sort(key=lambda row: (row.seconds.step, row.held.total))
-    return Found(rows, left_out)
+    return Found(rows, +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -107,26 +122,67 @@ def hides_nothing(wanted: Wanted, cluster: Cluster, cp: int) -> bool:
     return cp > 1 and wanted.context / cp < ring_attention.least_block(cluster.flops, cluster.within)
 
 
+# ---- everything that divides -----------------------------------------------------------------------------------------
+
+
+class Limits(NamedTuple):
+    """What a search leaves out, so that it ends in seconds."""
+
+    words: str = ""
+    beyond_hosts: bool = True  # tensor ranks of several hosts (PTD, section 3.2: never better)
+    stages: tuple[int, ...] = (0, 1, 2, 3)  # ZeRO's
+    sequences: int = 2**62  # of a micro-batch
+
+
+MOST = 20_000  # rows: some seconds
+EVERYTHING = Limits()
+LIMITS = [
+    EVERYTHING,
+    Limits("not tried: tensor ranks of several hosts", False),
+    Limits("not tried: the same, ZeRO-0, ZeRO-2", False, (1, 3)),
+    Limits("not tried: the same, b over 4", False, (1, 3), 4),
+    Limits("not tried: the same, b over 1", False, (1, 3), 1),
+]
+
+
 def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
     """Everything that divides, in lists of choices that differ in their micro-batch alone, the smallest first."""
     for at in axes(wanted, cluster.ranks):
-        rows = divisors(wanted.batch // at.dp)
-        for schedule, chunks in schedules(wanted, at.pp):
-            usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
-            for zero, hosts in shards(at, cluster.per_host):
-                for recompute in policies(at.cp):
-                    sizes = at.dp, at.tp, at.cp, at.pp, 1, schedule, chunks, zero, hosts, recompute
-                    if usable:
-                        yield [Choice(*sizes, b) for b in usable]
+        yield from families_at(wanted, cluster.per_host, at)
 
 
-def takes(schedule: str, m: int, pp: int) -> bool:
-    """Whether a schedule can have m micro-batches."""
-    return schedule == "1f1b" or m % pp == 0
+def families_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> Iterator[list[Choice]]:
+    """The same for these sizes of the axes."""
+    for (schedule, chunks), usable, (zero, hosts), ep, recompute in kinds_at(wanted, per_host, at, limits):
+        yield [Choice(at.dp, at.tp, at.cp, at.pp, ep, schedule, chunks, zero, hosts, recompute, b) for b in usable]
 
 
-def policies(cp: int) -> tuple[str, ...]:
+def count_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> int:
+    """How many choices that are."""
+    return sum(len(usable) for _, usable, *_ in kinds_at(wanted, per_host, at, limits))
+
+
+Kind = tuple[tuple[str, int], list[int], tuple[int, int], int, str]
+
+
+def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits) -> Iterator[Kind]:
+    """For these sizes of the axes: schedule and chunks, micro-batches, ZeRO's stage and hosts, ep, what runs again."""
+    if at.tp > per_host and not limits.beyond_hosts:
+        return
+    rows = [b for b in divisors(wanted.batch // at.dp) if b <= limits.sequences]
+    for order in orders(wanted.model.layers, at.pp):
+        schedule, _ = order
+        usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
+        for zero, hosts in shards(at, per_host, schedule) if usable else ():
+            if zero in limits.stages or at.dp * at.cp == 1:
+                for ep, recompute in product(expert_ranks(wanted, at, hosts), policies(at.cp, schedule)):
+                    yield order, usable, (zero, hosts), ep, recompute
+
+
+def policies(cp: int, schedule: str) -> tuple[str, ...]:
     """What may run again. Context ranks keep no core of attention to be run again (`papers/context.py`)."""
+    if splits(schedule):
+        return ("none",)
     return RECOMPUTE if cp == 1 else ("none", "every:1")
 
 
@@ -140,27 +196,26 @@ def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
                     yield choice
 
 
-def schedules(wanted: Wanted, pp: int) -> Iterator[tuple[str, int]]:
-    """Schedules and chunks that p stages allow."""
-    yield "1f1b", 1
-    if pp > 1:
-        for chunks in range(2, (wanted.model.layers + 2) // pp + 1):
-            if divides(wanted.model.layers, pp * chunks):
-                yield "interleaved", chunks
-
-
-def shards(choice: Choice, per_host: int) -> Iterator[tuple[int, int]]:
+def shards(choice: Choice, per_host: int, schedule: str) -> Iterator[tuple[int, int]]:
     """ZeRO's stage, and the hosts that hold a copy each."""
     if choice.dp * choice.cp == 1:
         yield 0, 1
         return
-    for stage in range(4):
+    for stage in range(2 if splits(schedule) else 4):
         yield stage, 1
+    if splits(schedule):
+        return
     near = per_host // (choice.tp * choice.cp * choice.pp)
     if near > 1 and choice.dp > near and choice.dp % near == 0:
         yield 3, choice.dp // near
 
 
+def expert_ranks(wanted: Wanted, choice: Choice, hosts: int) -> list[int]:
+    """P: of the ranks that divide model states, those that may divide the experts."""
+    return divisors(math.gcd(wanted.model.experts or 1, choice.dp // hosts * choice.cp))
+
+
+@cache
 def divisors(n: int) -> list[int]:
     """In ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
@@ -172,12 +227,14 @@ def why_not(wanted: Wanted, choice: Choice, per_host: int) -> str:
     m, pp = choice.micro_batches(wanted.batch), choice.pp
     if found := misfit(wanted, choice):
         return found
-    if (choice.schedule, choice.chunks) not in schedules(wanted, pp):
+    if (choice.schedule, choice.chunks) not in orders(wanted.model.layers, pp):
         return f"{pp} stages of {choice.chunks} chunks cannot divide {wanted.model.layers} layers"
     if not takes(choice.schedule, m, pp):
-        return f"interleaved takes a multiple of {pp} micro-batches, not {m}"
-    if (choice.zero, choice.hosts) not in shards(choice, per_host):
+        return f"{choice.schedule} on {pp} stages does not take {m} micro-batches"
+    if (choice.zero, choice.hosts) not in shards(choice, per_host, choice.schedule):
         return f"ZeRO-{choice.zero} has nothing to divide on one data rank: use stage 0"
-    if choice.recompute not in policies(choice.cp):
+    if choice.ep not in expert_ranks(wanted, choice, choice.hosts):
+        return f"{choice.ep} ranks cannot divide {wanted.model.experts} experts"
+    if choice.recompute not in policies(choice.cp, choice.schedule):
         return f"context ranks keep no core of attention that could run again: {choice.recompute} is not for them"
     return ""

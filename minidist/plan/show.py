@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.orders import BUBBLES, clocked_idle, idle, splits
 from minidist.plan.search import Found, Row
-from minidist.plan.time import CEILING, Cluster, clocked_idle, idle
+from minidist.plan.time import CEILING, Cluster
 from minidist.plan.traffic import sent, share_across
 
 GB = 10**9
 DAY = 24 * 60 * 60
-HEAD = " #    dp tp cp  pp  v ZeRO again   b    m    GB  idle  wait  tok/s   MFU"
+HEAD = " #    dp tp cp  pp  ep  order ZeRO again   b    GB   idle wait  tok/s  MFU"
+SHORT = {"interleaved": "v{}", "llama3": "v{}*", "dualpipe": "dual", "dualpipe-v": "dual-v"}
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
 
@@ -22,7 +24,7 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {fit:,} of them fit; v: the best for its row."
+    yield f"\n{total:,} rows divide; {fit:,} of them fit; order: the best for its row."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
@@ -30,16 +32,15 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
 def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
     """One row."""
     at, time = row.choice, row.seconds
-    m = at.micro_batches(wanted.batch)
-    zero = f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
-    waits = time.tensor + time.context + time.pipeline + time.data
-    sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.chunks:2} {zero:>4} {AGAIN[at.recompute]:5}"
-    shares = f"{100 * time.bubble / time.step:4.1f}% {100 * waits / time.step:4.1f}%"
+    m, order = at.micro_batches(wanted.batch), SHORT.get(at.schedule, at.schedule).format(at.chunks)
+    again, zero = AGAIN[at.recompute], f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
+    waits = time.tensor + time.context + time.experts + time.pipeline + time.data
+    sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.ep:3} {order:>6} {zero:>4} {again:>5}"
+    by_clock = at.pp == 1 or math.isclose(clocked_idle(at, m), idle(at.schedule, at.pp, m, at.chunks))
+    shares = f"{100 * time.bubble / time.step:4.1f}{' ' if by_clock else '!'} {100 * waits / time.step:4.1f}"
     days = f" {tokens / row.tokens / DAY:5.1f}" if tokens else ""
     held = row.held.total / GB
-    by_clock = at.pp == 1 or math.isclose(clocked_idle(at, m), idle(at.schedule, at.pp, m, at.chunks))
-    days += " !" * (not by_clock)
-    return f"{sizes} {at.rows:3} {m:4} {held:5.1f} {shares} {count(row.tokens):>6} {100 * row.mfu:4.1f}%{days}"
+    return f"{sizes} {at.rows:3} {held:5.1f} {shares} {count(row.tokens):>6} {100 * row.mfu:4.1f}{days}"
 
 
 def count(value: float) -> str:
@@ -51,11 +52,12 @@ def count(value: float) -> str:
 
 
 LEGEND = (
-    "dp, tp, cp, pp: data, tensor, context ranks and stages. v: chunks of a stage, if several interleaved. ZeRO: its"
-    " stage; 3/G: divided among G ranks of a host. again: what runs again in the backward; core: attention's. b:"
-    " sequences of a micro-batch. m: micro-batches. GB: of the fullest rank; --check runs these formulas. idle: the"
-    " bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. wait: for"
-    " messages that nothing hides. Both are shares of the step."
+    "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep divide the experts. The order is the "
+    "pipeline's schedule. It may be vN: interleaved, N chunks to a stage; vN*: in Llama 3's groups, as p does not "
+    "divide m; or dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
+    "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank; --check runs these "
+    "formulas. idle: the bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. "
+    "wait: for messages that nothing hides. Both are in % of the step."
 )
 
 
@@ -64,6 +66,7 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     at, held, time = row.choice, row.held, row.seconds
     m = at.micro_batches(wanted.batch)
     words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}, {at.schedule}, v {at.chunks}, ZeRO-{at.zero}"
+    words += f", ep {at.ep}" * (at.ep > 1)
     yield wrapped(f"{words}, recompute {at.recompute}, b {at.rows}, m {m}")
     yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
     for kind, told in memory_words(wanted, at).items():
@@ -80,10 +83,12 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
         time.again,
         "Korthikanti §5",
     )
-    yield spent("bubble", f"(p-1)/(vm) = {idle(at.schedule, at.pp, m, at.chunks):.4f} of it", time.bubble, "PTD §2.2")
+    bubble, source = BUBBLES.get(at.schedule, ("(p-1)/(vm)", "PTD §2.2"))
+    yield spent("bubble", f"{bubble} = {idle(at.schedule, at.pp, m, at.chunks):.4f}", time.bubble, source)
     for name, formula, source in (
         ("tensor", "α, n/β; nothing hides it", "PTD §3.2"),
         ("context", "not hidden by attention", "Ring Attention §3"),
+        ("experts", "α, n/β; nothing hides it", "GShard §3"),
         ("pipeline", "while it fills and drains", "PTD §3.2"),
         ("data", "not hidden by backward", "FSDP §3.3.2"),
     ):
@@ -109,12 +114,15 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     """Of each kind that a rank holds, by its name in `Held`."""
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
+    waiting = ("one's peak + those waiting", "Korthikanti §4")
+    if splits(at.schedule):  # W comes later than B: it counts as if nothing had gone before W
+        waiting = ("chunks in flight until W", "ZB table 2")
     return {
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
         "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
         "optimizer": Words("optimizer states", f"{k}Ψr{divided(at, 1, g)}", "ZeRO §5.1"),
         "passing": Words("units in passing", "gathered + summed units", "ZeRO §5.3"),
-        "activations": Words("activations of layers", "one's peak + those waiting", "Korthikanti §4"),
+        "activations": Words("activations of layers", *waiting),
         "ends": Words("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", "Korthikanti §4.3"),
         "messages": Words("keys, values sent", "4·2·2gbch", "Ring Attention §3"),
     }
@@ -145,11 +153,14 @@ def traffic(row: Row, wanted: Wanted, cluster: Cluster) -> Iterator[str]:
 def sent_along(at: Choice, wanted: Wanted, per_host: int) -> Iterator[tuple[Words, float, float]]:
     """Each axis that is used, and the bytes that the busiest rank sends on it in a step: in its host, and across."""
     asked = ask(wanted, at)
+    again = at.recompute == "every:1"
     words = {
         "tensor": ("8bsh(t-1)/t a layer", "PTD §3.2"),
         "context": ("3·2gbsh(N-1)/N a layer", "Ring Attention §3"),
+        "experts": (f"{6 if again else 4}k·cf·bsh(P-1)/P a layer", "GShard §3"),
         "pipeline": ("bsh a boundary, both ways", "PTD §3.2"),
         "data": (f"{DATA[at.zero]}Ψr(G-1)/G", "ZeRO §7"),
+        "copies": (f"{DATA[at.zero]}Ψe(G-P)/G", "DeepSpeed-MoE §4"),
         "hosts": ("2Ψr(W-G)/(GW)", "FSDP §3.2.2"),
         "tied": ("the embedding's gradient", "PTD §3"),
         "rest": ("norms; gradients of norms", ""),

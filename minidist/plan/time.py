@@ -7,31 +7,32 @@ A message takes α + n/β: a latency, and its bytes over the bandwidth of the sl
 group are on one host, all k send to other hosts at once. So the group has k times a rank's bandwidth there. A ring of n
 takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py`).
 
-The bubble is PTD's (p-1)/(vm) of the time that a stage works (section 2.2).
+The bubble is a share of the time that a stage works: PTD's (p-1)/(vm) (section 2.2), or another schedule's (`orders`).
 
-What overlap hides: of tensor messages nothing, because a layer waits for them. Those of context ranks are hidden behind
+What overlap hides: of tensor messages nothing, because a layer waits for them, and nothing of tokens on their way to
+experts. Those of context ranks are hidden behind
 attention's core of the same layer (Ring Attention, section 3). Those of a pipeline are hidden behind other
-micro-batches, but not while it fills and drains. Gradients are hidden behind the last backward, and parameters behind
+micro-batches, but not while it fills and drains. DualPipe hides tokens on their way behind the work that overlaps with
+them (DeepSeek-V3, section 3.2.1). Gradients are hidden behind the last backward, and parameters behind
 the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts (FSDP, section 3.3.2).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minidist.claims import experts
 from minidist.claims.activations import Share
 from minidist.claims.run import Asked
 from minidist.grid.shares import shares_of
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
-from minidist.plan.choice import Choice
+from minidist.plan.orders import idle
 from minidist.plan.traffic import on_a_host, size_of
-from minidist.pp.schedules import SCHEDULES
-from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.tp.claims import Volume
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
-PLANNED = ("1f1b", "interleaved", "gpipe", "breadth-first")  # those of which all formulas are known
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Seconds(NamedTuple):
     bubble: float
     tensor: float
     context: float
+    experts: float
     pipeline: float
     data: float
 
@@ -85,7 +87,10 @@ def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
     model, s = asked.model, asked.options.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
-    of_layer = model.units()[1] - max(0, model.experts - model.top) * sum(mlp) if layers else 0
+    of_layer = float(model.units()[1] if layers else 0)
+    if model.experts:  # each of them has a fixed number of rows
+        mean = experts.mean_tokens(asked)
+        of_layer += sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
     core = korthikanti.core_flops(s, rows, model.h) / (asked.layout.tp * asked.layout.cp)
     matrices = palm.flops_a_token(of_layer, 1, model.a, model.h // model.a, s, attention=False) / 3 * tokens
     logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
@@ -95,6 +100,9 @@ def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
 def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messages: float) -> float:
     """α for each message, and bytes over the slowest link."""
     near, size = on_a_host(asked.layout, axis, cluster.per_host), size_of(asked.layout, axis)
+    if axis == "experts":  # each sends as much to each other
+        away = (size - near) / max(size - 1, 1)
+        return messages * cluster.latency + nbytes * max((1 - away) / cluster.within, away / cluster.across)
     bandwidth = cluster.within if near >= size else min(cluster.within, near * cluster.across)
     return messages * cluster.latency + nbytes / bandwidth
 
@@ -106,6 +114,7 @@ class Stage(NamedTuple):
     again: float
     tensor: float
     context: float  # that attention does not hide
+    experts: float
     forward: float  # all of the above that is in the forward
     backward: float
 
@@ -114,14 +123,15 @@ def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Second
     """Of a step, from one micro-batch on the slowest stage and what the data axis adds."""
     at, o = asked.layout, asked.options
     m, p, v = at.micro_batches, at.pp, at.chunks
+    through = asked.passes  # micro-batches through each chunk of a stage
     busy, hop = stage.forward + stage.backward, 0.0
     if p > 1:
         apart = at.tp if asked.sequence_parallel else 1
         elements = ptd.boundary_elements(o.batch // m // at.dp, o.context // at.cp, o.width) // apart
         hop = message_time(cluster, asked, "pipeline", asked.bytes.stored * elements, 1)
-    filling = 2 * (p - 1) * hop + m * max(0.0, 2 * v * hop - busy)
-    work, again, tensor, context = (m * each for each in stage[:4])
-    return Seconds(work, again, m * busy * idle(at.schedule, p, m, v), tensor, context, filling, data)
+    filling = 2 * (p - 1) * hop + through * max(0.0, 2 * v * hop - busy)
+    work, again, tensor, context, routed = (through * each for each in stage[:5])
+    return Seconds(work, again, through * busy * idle(at.schedule, p, m, v), tensor, context, routed, filling, data)
 
 
 def slowest(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]]) -> Stage:
@@ -149,19 +159,26 @@ def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume
         rounds = (3 * share.layers + share.layers_again) * (n - 1)
         core = (3 + run) * done.core / rate
         context = max(0.0, message_time(cluster, asked, "context", nbytes, rounds) - core * (o.scheme == "ring"))
-    forward = (work + tensor + context) / 3
-    return Stage(work, again, tensor, context, forward, work + tensor + context + again - forward)
+    tokens = sum(volume.width * volume.elements[rank] for volume in along["experts"]) / asked.passes
+    all_to_alls = (4 * share.layers + 2 * share.layers_again) * (asked.layout.ep - 1)
+    routed = message_time(cluster, asked, "experts", tokens, all_to_alls)
+    if asked.layout.schedule.startswith("dualpipe"):
+        routed = max(0.0, routed - work)
+
+    forward = (work + tensor + context + routed) / 3
+    return Stage(work, again, tensor, context, routed, forward, work + again + tensor + context + routed - forward)
 
 
 def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
     """What the data axis adds to a step. along: its volumes, and those between copies of a shard."""
-    zero, size, m = asked.options.zero, size_of(asked.layout, "data"), asked.layout.micro_batches
+    zero, m = asked.options.zero, asked.layout.micro_batches
     units = len(asked.layout.parts[0]) * asked.layout.chunks
-    took = {}
-    for volume in along["data"]:
-        times = 2 if volume.phases[0] in ("all-gather forward", "all-reduce gradients") else 1
-        messages = times * units * (size - 1)
-        took[volume.phases[0]] = message_time(cluster, asked, "data", volume.width * max(volume.elements), messages)
+    took = defaultdict[str, float](float)
+    for axis in ("data", "copies"):
+        for volume in along[axis]:
+            times = 2 if volume.phases[0] in ("all-gather forward", "all-reduce gradients") else 1
+            messages = times * units * (size_of(asked.layout, axis) - 1)
+            took[volume.phases[0]] += message_time(cluster, asked, axis, volume.width * max(volume.elements), messages)
     forward, backward = stage.forward, stage.backward
     if zero == 0:
         return max(0.0, took["all-reduce gradients"] - backward)
@@ -170,7 +187,7 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
         every = m if zero == 2 else 1
         return every * max(0.0, reduce - backward) + max(0.0, took["all-gather parameters"] - forward)
     gather = took["all-gather forward"] / 2  # it is in the forward and in the backward
-    again = took.get("all-gather again", 0.0)
+    again = took["all-gather again"]
     hosts = 0.0
     for volume in along["hosts"]:
         messages = 2 * units * (asked.layout.hosts - 1)
@@ -179,18 +196,7 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     return m * waits + max(0.0, hosts - backward)
 
 
-def idle(schedule: str, p: int, m: int, v: int) -> float:
-    """Idle time to the time of the work: the same for GPipe, 1F1B, interleaved and breadth-first (PTD, section 2.2;
-    Llama 3, section 3.3.2)."""
-    assert schedule in PLANNED
-    return ptd.bubble(p, m, v)
-
-
-def clocked_idle(choice: Choice, m: int) -> float:
-    """The same by the logical clock that runs the schedule's own instructions; of more than p micro-batches, p run,
-    because what is idle does not depend on their number."""
-    kind, fewer = SCHEDULES[choice.schedule], min(m, choice.pp)
-    places = kind.places(choice.pp, fewer, choice.chunks)
-    timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
-    work = timelines[0].busy
-    return (max(timeline.end for timeline in timelines) - work) / work * fewer / m
+def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
+    """What gradients of what two stages hold add to a step: the last backward hides them, as other gradients."""
+    elements = (volume.width * max(volume.elements) for volume in along["tied"])
+    return max(0.0, sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements) - stage.backward)

@@ -5,15 +5,25 @@ Ranks are numbered as Megatron numbers them (`minidist/layout.py`), G to a host.
 one host if that axis is no longer than G, and those of the outer axes usually are not.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from minidist.claims.run import Asked
-from minidist.grid.shares import shares_of
-from minidist.grid.volumes import context_volumes, data_volumes, message_volumes, others, tied_volumes
+from minidist.grid.shares import dividing, shares_of
+from minidist.grid.volumes import (
+    context_volumes,
+    data_volumes,
+    expert_volumes,
+    message_volumes,
+    others,
+    tied_volumes,
+)
 from minidist.layout import Layout
+from minidist.pp.schedules import SCHEDULES
 from minidist.tp.claims import Volume, end_volumes, layer_volumes
 
-AXES = ("tensor", "context", "pipeline", "data", "hosts", "tied", "rest")
+AXES = ("tensor", "context", "experts", "pipeline", "data", "copies", "hosts", "tied", "rest")
 ACROSS_HOSTS = "all-reduce across hosts"  # hybrid sharding: the copies of a shard
 
 
@@ -25,29 +35,37 @@ class Sent(NamedTuple):
 
 
 def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """All volumes of a step, by axis. "tied": gradients of what two stages hold."""
+    """All volumes of a step, by axis. "copies": gradients and parameters of experts, among the ranks that hold the same
+    ones."""
     shares = shares_of(asked)
     return {
         **within_layers(asked),
         "pipeline": message_volumes(asked, shares) if asked.layout.pp > 1 else [],
         **data_volumes_along(asked),
-        "tied": tied_volumes(asked),
     }
 
 
 def within_layers(asked: Asked) -> dict[str, list[Volume]]:
-    """What layers wait for, or attention."""
+    """What layers wait for, or attention; and tokens on their way to experts."""
     t, shares = asked.layout.tp, shares_of(asked)
     in_layers = [*layer_volumes(asked, t, shares), *end_volumes(asked, t, shares)] if t > 1 else []
-    return {"tensor": in_layers, "context": context_volumes(asked, shares)}
+    return {
+        "tensor": in_layers,
+        "context": context_volumes(asked, shares),
+        "experts": expert_volumes(asked, shares) if asked.layout.ep > 1 else [],
+    }
 
 
 def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """Gradients and parameters."""
-    found = data_volumes(asked)
+    """Gradients and parameters; those of experts apart, if ranks divide these. "tied": gradients of what two stages
+    hold: an embedding, or in a cross everything."""
+    of_all = data_volumes(asked, lambda of: of.among == dividing(asked))
+    of_some = data_volumes(asked, lambda of: of.among < dividing(asked)) if asked.layout.ep > 1 else []
     return {
-        "data": [volume for volume in found if ACROSS_HOSTS not in volume.phases],
-        "hosts": [volume for volume in found if ACROSS_HOSTS in volume.phases],
+        "data": [volume for volume in of_all if ACROSS_HOSTS not in volume.phases],
+        "copies": [volume for volume in of_some if ACROSS_HOSTS not in volume.phases],
+        "hosts": [volume for volume in [*of_all, *of_some] if ACROSS_HOSTS in volume.phases],
+        "tied": tied_volumes(asked),
     }
 
 
@@ -73,7 +91,9 @@ def sent(asked: Asked) -> dict[str, Sent]:
 def size_of(layout: Layout, axis: str) -> int:
     """The number of ranks in a group along an axis. Those that divide the sequences also divide model states."""
     sizes = {"tensor": layout.tp, "context": layout.cp, "pipeline": layout.pp, "hosts": layout.hosts}
-    return {**sizes, "data": layout.shard * layout.cp, "tied": min(layout.pp, 2)}[axis]
+    data = layout.shard * layout.cp
+    sizes |= {"data": data, "experts": layout.ep, "copies": data // layout.ep, "tied": min(layout.pp, 2)}
+    return sizes[axis]
 
 
 def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
@@ -83,11 +103,10 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
     def within(size: int, stride: int) -> int:
         return min(size, max(1, per_host // stride))
 
-    if axis == "data":
-        inner = within(cp, tp)
-        if inner < cp:
-            return inner
-        return within(layout.shard * cp, tp) if pp == 1 else cp * within(layout.shard, tp * cp * pp)
+    if axis in ("data", "experts", "copies"):  # every n-th of the ranks that divide model states
+        step, size = layout.ep if axis == "copies" else 1, size_of(layout, axis)
+        numbers = (divmod(step * i, cp) for i in range(min(size, per_host)))
+        return max(1, sum((share * pp * cp + context + 1) * tp <= per_host for share, context in numbers))
     if axis == "tied":
         return 2 if tp * cp * pp <= per_host else 1
     size, stride = {
@@ -100,14 +119,45 @@ def on_a_host(layout: Layout, axis: str, per_host: int) -> int:
 
 
 def share_across(layout: Layout, axis: str, per_host: int, scheme: str = "ring") -> float:
-    """The share of an axis' bytes that leaves a host: of k neighbors on a host, the last one sends to another host. In
-    a pipeline, the last part of the model sends nothing on. With Ulysses a context rank sends as much to each other."""
+    """The share of an axis' bytes that leaves a host, counted over all groups: each member sends to the next one in a
+    ring. With Ulysses a context rank sends as much to each other, and so do ranks that divide experts. The last stage
+    sends to the first one, except from the model's last chunk; in a V or a cross it has no such message."""
     if axis == "rest":
         return 0.0 if layout.ranks <= per_host else 1.0
-    near, size = on_a_host(layout, axis, per_host), size_of(layout, axis)
-    if near >= size:
+    size, leaving = 2 if axis == "tied" else size_of(layout, axis), 0
+    if size == 1:
         return 0.0
-    if axis == "context" and scheme == "ulysses":
-        return (size - near) / (size - 1)
-    parts = size * layout.chunks
-    return (parts / near - 1) / (parts - 1) if axis == "pipeline" else 1 / near
+    times = [1] * size  # messages from each member to the next
+    if axis == "pipeline":
+        loops = layout.chunks - 1 if SCHEDULES[layout.schedule].shape == "loop" else 0
+        times = [max(loops + 1, 1)] * (size - 1) + [loops]
+    to_all = axis == "experts" or (axis == "context" and scheme == "ulysses")
+    for hosts in ([rank // per_host for rank in group] for group in groups_of(layout, axis)):
+        if to_all:
+            leaving += size**2 - sum(n**2 for n in Counter(hosts).values())
+        else:
+            following = hosts[1:] + hosts[:1]
+            leaving += sum(n for n, one, other in zip(times, hosts, following, strict=True) if one != other)
+    each = size * (size - 1) if to_all else sum(times)
+    return leaving / each * size / layout.ranks
+
+
+def groups_of(layout: Layout, axis: str) -> Iterator[list[int]]:
+    """The ranks of each group along an axis, in order."""
+    tp, cp, pp, n = layout.tp, layout.cp, layout.pp, layout.ranks
+    if axis in ("data", "experts", "copies"):
+        of_data = [(share * pp * cp + context) * tp for share in range(layout.shard) for context in range(cp)]
+        step, width = {"data": (1, n), "experts": (1, layout.ep), "copies": (layout.ep, n)}[axis]
+        starts = range(0, len(of_data), layout.ep) if axis == "experts" else range(step)
+        for first in (
+            host + other for host in range(0, n, n // layout.hosts) for other in range(0, pp * cp * tp, cp * tp)
+        ):
+            for part in range(first, first + tp):
+                for start in starts:
+                    yield [part + offset for offset in of_data[start : start + width : step]]
+        return
+    strides = {"tensor": 1, "context": tp, "pipeline": tp * cp, "tied": tp * cp, "hosts": n // layout.hosts}
+    size, stride = pp if axis == "tied" else size_of(layout, axis), strides[axis]
+    for first in (block + other for block in range(0, n, size * stride) for other in range(stride)):
+        group = list(range(first, first + size * stride, stride))
+        yield [group[0], group[-1]] if axis == "tied" else group

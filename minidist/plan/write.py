@@ -20,7 +20,7 @@ def sayable(found: Found, option: str, hybrid: bool) -> Row:
     """The fastest row that such a file can say. Raises UsageError if no row fits that needs the data axis alone."""
     for row in found.rows:
         at = row.choice
-        if at.dp == at.ranks and at.recompute in ("none", "every:1") and (hybrid or at.hosts == 1):
+        if at.dp == at.ranks and at.ep == 1 and at.recompute in ("none", "every:1") and (hybrid or at.hosts == 1):
             return row
     raise UsageError(f"{option} can only say data ranks, and no row of these alone fits: use more --device-memory")
 

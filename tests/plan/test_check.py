@@ -13,19 +13,21 @@ from minidist.launch.launcher import launch
 from minidist.papers.models import Model
 from minidist.plan import check, memory, traffic
 from minidist.plan.choice import Choice, Wanted, divides
-from minidist.plan.search import axes, policies, schedules, shards
+from minidist.plan.orders import orders, takes
+from minidist.plan.search import axes, expert_ranks, policies, shards
 
 
-def small(name: str = "llama", layers: int = 4, batch: int = 8, **more: Any) -> Wanted:
+def small(name: str = "llama", layers: int = 4, batch: int = 8, experts: int = 0, **more: Any) -> Wanted:
     """A tiny model; a Llama's heads share keys, a GPT's head reads the embedding."""
-    like_llama = name == "llama"
-    model = Model(name, 24, 16, 32, layers, 8, 4 if like_llama else 8, not like_llama, f=48 * like_llama)
+    like_llama, sizes = name == "llama", (24, 16, 32, layers, 8)
+    mixture = {"experts": experts, "top": 2 if experts else 1, "f": 48 * like_llama}
+    model = Model(name, *sizes, 4 if like_llama else 8, not like_llama, **mixture)
     return Wanted("tiny", model, batch, 16, **{"precision": "mixed", **more})
 
 
 def differences(wanted: Wanted, choice: Choice) -> list[check.Compared]:
     rows = check.compare(wanted, choice, check.run(wanted, choice), 2)
-    assert len(rows) >= 19
+    assert len(rows) >= 18
     return [row for row in rows if row.difference]
 
 
@@ -40,25 +42,42 @@ USUAL = [
     (small(precision="fp32"), Choice(4, zero=3, hosts=2)),
     (small(scheme="ulysses"), Choice(1, 1, 4, zero=2)),
     (small(sequence=False), Choice(1, 2, 1, 2, 1, "gpipe", rows=2)),
+    (small("gpt", experts=4), Choice(2, 1, 2, ep=4)),
+    (small(experts=6), Choice(4, ep=2, zero=3, hosts=2)),
+    (small(), Choice(1, 2, 1, 2, 1, "zb-h1")),
+    (small(experts=4), Choice(2, 1, 1, 2, 2, "dualpipe")),
 ]
 
 
-@pytest.mark.parametrize(("wanted", "choice"), USUAL)
+MORE = [
+    (small(experts=4, capacity=1.25), Choice(2, 2, ep=2, zero=3, recompute="every:1")),
+    (small("gpt", experts=4), Choice(2, 1, 1, 2, 2, "interleaved", 2, 2)),
+    (small("gpt"), Choice(2, 1, 1, 2, 1, "zb-v", 2)),
+    (small("gpt", 6, 10), Choice(1, 1, 1, 3, 1, "v-min", 2, 0)),
+    (small("gpt", 6, 8), Choice(1, 2, 1, 2, 1, "v-half", 2, 0)),
+    (small("gpt", batch=12), Choice(1, 1, 2, 2, 1, "dualpipe-v", 2)),
+    (small(batch=7), Choice(1, 1, 1, 2, 1, "llama3", 2, recompute="every:1")),
+]
+
+
+@pytest.mark.parametrize(("wanted", "choice"), [*USUAL, *(pytest.param(*of, marks=pytest.mark.slow) for of in MORE)])
 def test_a_row_holds_and_sends_what_the_formulas_say(wanted: Wanted, choice: Choice) -> None:
     assert differences(wanted, choice) == []
 
 
 def rows_of(ranks: int, batch: int) -> Iterator[tuple[Wanted, Choice]]:
     """Every row that a plan may propose on this many ranks, for a few tiny models."""
-    for name, layers, scheme in (("llama", 4, "ring"), ("gpt", 6, "all-gather"), ("llama", 6, "ulysses")):
-        wanted = small(name, layers, batch, scheme=scheme)
+    of_models = ("llama", 4, 6, "ring"), ("gpt", 6, 0, "all-gather"), ("llama", 6, 0, "ulysses"), ("gpt", 4, 8, "ring")
+    for name, layers, experts, scheme in of_models:
+        wanted = small(name, layers, batch, experts, scheme=scheme)
         for at in axes(wanted, ranks):
-            kinds = itertools.product(schedules(wanted, at.pp), shards(at, 2), policies(at.cp), (1, 2))
-            for (schedule, chunks), (zero, hosts), recompute, b in kinds:
-                m = batch // at.dp // b
-                if at.dp * b <= batch and (schedule == "1f1b" or m % at.pp == 0):
-                    sizes = at.dp, at.tp, at.cp, at.pp, 1, schedule, chunks, zero, hosts, recompute, b
-                    yield wanted, Choice(*sizes)
+            for (schedule, chunks), b in itertools.product(orders(layers, at.pp), (1, 2)):
+                if at.dp * b <= batch and takes(schedule, batch // at.dp // b, at.pp):
+                    kinds = itertools.product(shards(at, 2, schedule), policies(at.cp, schedule))
+                    for (zero, hosts), recompute in kinds:
+                        for ep in expert_ranks(wanted, at, hosts):
+                            sizes = at.dp, at.tp, at.cp, at.pp, ep, schedule, chunks, zero, hosts, recompute, b
+                            yield wanted, Choice(*sizes)
 
 
 @pytest.mark.slow
@@ -115,15 +134,19 @@ def test_wide_rows_as_threads(ranks: int, choice: Choice) -> None:
         Choice(16_384, zero=3, hosts=2048),
         Choice(8, 8, 16, 16, zero=2),
         Choice(6, 8, 1, 35, zero=0),
+        Choice(128, 1, 1, 16, 64),
+        Choice(64, 1, 2, 8, 32, hosts=4, zero=3),
     ],
 )
 def test_a_row_is_scaled_down_to_what_runs_here(choice: Choice) -> None:
     """Same axes, fewer ranks; the tiny model can be cut so."""
-    wanted, fewer = check.scaled(small("llama", 126), choice)
+    wanted, fewer = check.scaled(small("llama", 126, experts=64), choice)
     assert fewer.ranks <= check.MOST
     assert fewer.zero == choice.zero
     assert (fewer.pp > 1) == (choice.pp > 1)
     assert (fewer.hosts > 1) == (choice.hosts > 1)
+    assert (fewer.ep > 1) == (choice.ep > 1)
+    assert fewer.ep in expert_ranks(wanted, fewer, fewer.hosts)
     assert divides(wanted.model.layers, fewer.pp * fewer.chunks)
     assert wanted.batch == fewer.dp * fewer.rows * fewer.micro_batches(wanted.batch)
 
@@ -134,6 +157,8 @@ SECOND = small(), Choice(1, 1, 2, 2, 1, "interleaved", 3, 2, recompute="selectiv
 HYBRID = small(), Choice(4, zero=3, hosts=2)
 TENSOR = small("gpt"), Choice(1, 2, 1, 2)
 RING = small(), Choice(1, 1, 2)
+SPLIT = small(), Choice(1, 2, 1, 2, 1, "zb-h1")
+EXPERTS = small(experts=4), Choice(4, ep=4)
 
 
 def one_more(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,11 +181,16 @@ def a_rank_more(formula: Callable[..., Any]) -> Callable[..., Any]:
     return lambda asked, held: formula(asked, [of._replace(among=of.among + 1) for of in held])
 
 
+def with_one_more(formula: Callable[..., int]) -> Callable[..., int]:
+    """A micro-batch more."""
+    return lambda *given: formula(*given) + 1
+
+
 MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and what must differ
     "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
     "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
     "states are of a rank more": (memory, "states_in", a_rank_more, HYBRID, "optimizer"),
-    "keys and values take no room": (memory, "messages", lambda f: lambda asked: [0.0] * asked.ranks, RING, "messages"),
+    "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "messages"),
     "a unit is gathered for nothing": (memory, "moments_of_one", each(passing=0), HYBRID, "passing"),
     "the head keeps nothing": (memory, "moments_of_one", each(ends=0), TENSOR, "ends"),
     "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
@@ -170,6 +200,16 @@ MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and 
     "hosts sum twice": (traffic, "data_volumes", twice, HYBRID, "hosts"),
     "the data axis sends twice": (traffic, "data_volumes", twice, HYBRID, "data"),
     "context ranks send twice": (traffic, "context_volumes", twice, SECOND, "context"),
+    "tokens go twice": (traffic, "expert_volumes", twice, EXPERTS, "experts"),
+    "gradients are of no group": (traffic, "dividing", lambda f: lambda a: 1, EXPERTS, "data"),
+    "tokens stay on their hosts": (
+        check,
+        "share_across",
+        lambda f: lambda *of: 0.0,
+        EXPERTS,
+        "experts, to other hosts",
+    ),
+    "a zero-bubble stage holds one more": (check.pipelines, "in_flight", with_one_more, SPLIT, "chunks in flight"),
     "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
 }
 
@@ -178,9 +218,9 @@ MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and 
 def test_a_wrong_formula_differs(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     room, name, wrong, (wanted, choice), differs = MUTANTS[mutant]
     counted = RUNS.setdefault(choice, check.run(wanted, choice) if choice not in RUNS else [])
-    assert not [row for row in check.compare(wanted, choice, counted) if row.difference]
+    assert not [row for row in check.compare(wanted, choice, counted, 2) if row.difference]
     monkeypatch.setattr(room, name, wrong(getattr(room, name)))
-    assert differs in {row.what for row in check.compare(wanted, choice, counted) if row.difference}
+    assert differs in {row.what for row in check.compare(wanted, choice, counted, 2) if row.difference}
 
 
 RUNS: dict[Choice, list[check.Counted]] = {}  # rows that several mutants share
