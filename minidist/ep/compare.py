@@ -82,9 +82,9 @@ def draw(dense: list[float], mixed: list[float], experts: int, format: str) -> b
     for panel, place, side, column in ((losses, -0.12, -1, dense), (losses, 1.12, 1, mixed), (less, 0.15, 1, lower)):
         error = standard_error(column) if len(column) > 1 else 0
         panel.errorbar(place, mean(column), error, color=BLUE, marker="D", markersize=5, capsize=4)
-        words, beside = f"{mean(column):.4f}\n± {error:.4f}", (8 * side, 0)
+        words, shifted = f"{mean(column):.4f}\n± {error:.4f}", (8 * side, 0)
         align = {"ha": "left" if side > 0 else "right", "va": "center", "textcoords": "offset points"}
-        panel.annotate(words, (place, mean(column)), beside, fontsize=8, color=DARK, **align)
+        panel.annotate(words, (place, mean(column)), shifted, fontsize=8, color=DARK, **align)
         panel.spines[["top", "right"]].set_visible(False)
     losses.set(xlim=(-0.6, 1.6), xticks=(0, 1), xticklabels=("dense", f"{experts} experts, top 1"))
     losses.set_ylabel("validation loss")

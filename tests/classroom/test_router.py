@@ -121,6 +121,15 @@ def test_ranks_hash_as_processes_do_that_are_started_apart() -> None:
     assert apart == again
 
 
+def test_a_grader_that_is_killed_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """It has asked something and reads no answer: then the line is reset, not closed."""
+    left = Nursery()
+    left.line.sendall(b'{"do": "say hello"}')
+    left.line.recv(1, socket.MSG_PEEK)  # until the answer is there
+    left.close()
+    assert (left.process.returncode, capfd.readouterr().err) == (0, "")
+
+
 def test_groups_are_counted_apart_and_a_message_can_be_spoiled(nursery: Nursery) -> None:
     job = route(nursery, "jobs.routed:sends_in_groups", [()] * 3, Rules("eager"), 60)
     assert job.values == [1.0, 0.0, 1.0]
