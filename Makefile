@@ -46,7 +46,7 @@ grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_redu
 site: $(VENV)/.site ## make the book as web pages, in site/
 	@$(IN_VENV) python -m minidist.site
 
-site-test: $(VENV)/.site $(VENV)/.dev ## look at these pages in Chromium, if there is one (MARKS=slow: the rest)
+site-test: $(VENV)/.site $(VENV)/.dev ## open these pages in Chromium, if there is one (MARKS=slow: all)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check playwright
 	$(IN_VENV) python -m pytest -m "$(MARKS)" tests/site
 

@@ -268,12 +268,11 @@ def _be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
     The lock is on a folder that every rank of this machine can see. It is never released explicitly: it goes when Abort
-    ends this process, usually 0.2 s later. So a rank of another job that fails just then is delayed, not silenced.
+    ends this process, usually 0.2 s later, and may go before Abort has ended the others. So who comes second waits,
+    even when the lock is free again. A rank of another job that fails just then is delayed, not silenced.
     """
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-    give_up = time.monotonic() + 3
-    while time.monotonic() < give_up:
-        try:
-            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.01)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        time.sleep(3)
