@@ -2,8 +2,8 @@
 
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
 system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
-does; otherwise it returns. The bugs are drawn from a larger set. Each check meets a broken system and healthy ones:
-other seeds, odd batches, states that are divided in a way of their own.
+does; otherwise it returns. For each kind a grade draws one of several bugs. Each check meets a broken system and
+healthy ones: other seeds, odd batches, states that are divided in a way of their own.
 
     run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
     run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
@@ -17,7 +17,7 @@ other seeds, odd batches, states that are divided in a way of their own.
     has all arguments. The result has losses, gradients, norms, bytes, memory, parameters and scales (see `Result`).
 
 A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
-most 60 in total, each on its dearest system.
+most 60 in total; of each check, the system counts on which it costs most.
 """
 
 from minidist.bugs.handle import Handle
