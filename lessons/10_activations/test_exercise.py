@@ -404,7 +404,7 @@ def test_best_interval(submission: Submission) -> None:
 def test_best_interval_bytes(submission: Submission) -> None:
     """Where it does not matter whether a last segment that is shorter counts: the other part asks for that."""
     random = submission.random
-    asked = [[24, 2.0, 8.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
+    asked = [[24, 2.0, 8.0], [96, 2.0, 114.0], [48, 2.0, 34.0], [2, 3.0, 1.0]]
     while len(asked) < 10:
         n, given, layer = int(random.integers(12, 150)), *(float(size) for size in random.integers(1, 40, 2))
         held, without = held_by(n, given, layer), [n // k * given + k * layer for k in range(1, n + 1)]
