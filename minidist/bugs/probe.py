@@ -1,11 +1,13 @@
 """Trains what it is asked to, on ranks that are threads, and prints what it counted: runs in a copy of the package.
 
 `minidist/bugs/checks.py` and `systems.py` start it. Each line of standard input has a list of runs (the fields of
-`Run`); a line of standard output answers with a list of what was counted, in the same order.
+`Run`); a line of standard output answers with a list of what was counted, in the same order. At the end of input the
+folder of its argument is removed: who would have removed the copy may have been killed.
 """
 
 import json
 import math
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -38,9 +40,12 @@ class Run:
     parameters: bool = False  # whether to also tell what each rank holds at the end
 
 
-def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps([count(Run(**run)) for run in json.loads(line)]), flush=True)
+def main(copy: str) -> None:
+    try:
+        for line in sys.stdin:
+            print(json.dumps([count(Run(**run)) for run in json.loads(line)]), flush=True)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def count(run: Run) -> dict[str, Any]:
@@ -169,4 +174,4 @@ def difference_of_copies(held: list[Named]) -> tuple[float, str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

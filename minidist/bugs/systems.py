@@ -10,8 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -161,22 +161,31 @@ class Systems:
         for edits, run in dict.fromkeys(keys):
             if (edits, run) not in self.known:
                 missing.setdefault(edits, []).append(run)
+        try:
+            self.learn(missing)
+        except BaseException:  # a process that is asked again would first answer what was asked before
+            self.close()
+            raise
+        return [self.known[key] for key in keys]
+
+    def learn(self, missing: Mapping[tuple[Edit, ...], Sequence[Run]]) -> None:
+        """Ask each process for its runs, and read what they count. Raises Stopped."""
         for edits, runs in missing.items():
-            print(json.dumps([asdict(run) for run in runs]), file=self.process(edits).stdin, flush=True)
+            with suppress(BrokenPipeError):  # who has ended does not answer
+                print(json.dumps([asdict(run) for run in runs]), file=self.process(edits).stdin, flush=True)
         for edits, runs in missing.items():
             stdout = self.process(edits).stdout
             line = stdout.readline() if stdout else ""
             if not line:
                 raise Stopped("a copy of the package ended in the middle of its runs")
             self.known.update({(edits, run): told(of) for run, of in zip(runs, json.loads(line), strict=True)})
-        return [self.known[key] for key in keys]
 
     def process(self, edits: tuple[Edit, ...]) -> "subprocess.Popen[str]":
         """The one in which the package has these changes."""
         if edits not in self.processes:
             folder = self.opened.enter_context(changed_copy(edits))
             self.processes[edits] = subprocess.Popen(
-                [sys.executable, "-m", "minidist.bugs.probe"],
+                [sys.executable, "-m", "minidist.bugs.probe", folder],
                 cwd=folder,
                 env={**os.environ, **python_in(folder), **SETTINGS},
                 stdin=subprocess.PIPE,

@@ -144,7 +144,7 @@ def find_newest(path: str) -> str:
         with open_regular(latest) as file:
             name = file.read(100).decode().strip()
     except FileNotFoundError:
-        raise UsageError(f"{path} has no checkpoint: there is no file {LATEST} in it") from None
+        raise UsageError(f"{path} has no file {LATEST} that names a checkpoint{_others(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{latest} cannot be read: {getattr(error, 'strerror', 'it is damaged')}") from None
     if os.path.basename(name) != name or not _is_checkpoint(os.path.join(path, name)):
@@ -165,7 +165,7 @@ def _is_checkpoint(folder: str) -> bool:
 def _others(folder: str) -> str:
     """The existing checkpoints, for a message that one is missing."""
     names = names_in(folder)
-    return f"; {', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else ""
+    return f"; {', '.join(names)} {'is' if len(names) == 1 else 'are'} there" if names else ""
 
 
 def read(path: str) -> Manifest:

@@ -17,6 +17,7 @@ softmax then runs down long columns, and NumPy does that many times faster than 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -103,10 +104,9 @@ def tiles(q: Array, at_q: Array, at_k: Array, narrow: int, hide: bool = True) ->
     """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
     head, the last queries come first. Without `hide`, no keys are hidden."""
     batch, heads, group, length, _ = q.shape
-    rows = []
-    for at, least, most in blocks_of_queries(at_q, at_k, narrow):
-        last = at_k[least if hide else most : most]
-        hidden = np.where(last[:, None] > at_q[at], q.dtype.type(-np.inf), q.dtype.type(0))
+    rows, minus, zero = [], q.dtype.type(-np.inf), q.dtype.type(0)
+    for at, least, most in blocks_of_queries(at_q.tobytes(), at_k.tobytes(), narrow):
+        hidden = np.where(at_k[least:most, None] > at_q[at], minus, zero) if hide else at_k[:0, None]
         rows.append((at, most, hidden[:, None, None, None]))
     some = max(1, SCORES // (max(len(at_k), 1) * min(length, WIDTH) * group))  # heads
     sequences, end, every = max(1, some // heads), 0, slice(None)
@@ -124,13 +124,16 @@ def tiles(q: Array, at_q: Array, at_k: Array, narrow: int, hide: bool = True) ->
                 yield Tile((*where, keys), queries, (keys, *queries), place, rest, shape, hidden, at.stop == length)
 
 
-def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, int]]:
+@lru_cache(maxsize=32)  # every layer asks for the same, in its forward and in its backward
+def blocks_of_queries(queries: bytes, keys: bytes, narrow: int) -> list[tuple[slice, int, int]]:
     """Blocks of queries, the last first, and how many keys the first query of a block sees, and the last.
 
     A block is halved, down to `narrow`, while its queries share too few keys: while more than an eighth of the work
     would be for keys that a query does not see.
     """
+    at_q, at_k = np.frombuffer(queries, np.intp), np.frombuffer(keys, np.intp)
     seen = np.searchsorted(at_k, at_q, "right")  # the number of keys that each query sees
+    found = []
     blocks = [slice(max(0, stop - WIDTH), stop) for stop in range(len(at_q), 0, -WIDTH)][::-1]
     while blocks:
         at = blocks.pop()
@@ -139,7 +142,8 @@ def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[s
             middle = (at.start + at.stop) // 2
             blocks += [slice(at.start, middle), slice(middle, at.stop)]
         else:
-            yield at, least, most
+            found.append((at, least, most))
+    return found
 
 
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
@@ -220,7 +224,8 @@ def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
     kept: Kept | None = None, see: Callable[[Tile], None] | None = None, drop: Drop | None = None,
 ) -> Array:  # fmt: skip
-    """softmax(q kᵀ/√D) v, into y; returns lse. A query that sees none of these keys gets zeros, and -inf.
+    """softmax(q kᵀ/√D) v, into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a query,
+    if the probabilities are not kept.
 
     see: called with each tile that has been computed. drop: of probabilities that are not kept.
     """
@@ -234,10 +239,11 @@ def attend(
             np.exp(prob, out=prob)
             total = prob.sum(axis=0)
             prob *= 1 / np.maximum(total, finite.tiny)
-            lse[tile.queries] = top + np.log(total)
             if kept:
                 prob = kept.drop(tile, prob)
-            elif drop:
+            else:
+                lse[tile.queries] = top + np.log(total)
+            if drop:
                 drop(tile, prob, out=prob)
             product(prob.transpose(1, 2, 3, 4, 0), v[tile.keys], y[tile.queries])  # (.., t, seen) x (.., seen, D)
             if see:

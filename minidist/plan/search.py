@@ -78,8 +78,8 @@ class Evaluator:
 
 
 def search(wanted: Wanted, cluster: Cluster) -> Found:
-    """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger
-    one is tried, but all are counted. Of too many rows, only those within the first `LIMITS` that are enough."""
+    """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger one is tried, but
+    all are counted. Of too many rows, only those within the first `LIMITS` that are enough."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
     possible = list(axes(wanted, cluster.ranks))
     hidden = [at for at in possible if not hides_nothing(wanted, cluster, at.cp)]

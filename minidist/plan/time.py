@@ -10,11 +10,11 @@ takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py
 The bubble is a share of the time that a stage works: PTD's (p-1)/(vm) (section 2.2), or another schedule's (`orders`).
 
 What overlap hides: of tensor messages nothing, because a layer waits for them, and nothing of tokens on their way to
-experts. Those of context ranks are hidden behind
-attention's core of the same layer (Ring Attention, section 3). Those of a pipeline are hidden behind other
-micro-batches, but not while it fills and drains. DualPipe hides tokens on their way behind the work that overlaps with
-them (DeepSeek-V3, section 3.2.1). Gradients are hidden behind the last backward, and parameters behind
-the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts (FSDP, section 3.3.2).
+experts. Those of context ranks are hidden behind attention's core of the same layer (Ring Attention, section 3). Those
+of a pipeline are hidden behind other micro-batches, but not while it fills and drains. DualPipe hides tokens on their
+way behind the work that overlaps with them (DeepSeek-V3, section 3.2.1). Gradients are hidden behind the last backward,
+and parameters behind the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts
+(FSDP, section 3.3.2).
 """
 
 from collections import defaultdict

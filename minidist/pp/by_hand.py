@@ -35,16 +35,10 @@ def write_order(instructions: Iterable[Instruction]) -> str:
         match one:
             case Weight(k, chunk) if before == Backward(k, chunk):
                 pass
-            case Both(ahead, back):
-                words.append(f"{_name(ahead)}&{_name(back)}")
-            case Forward() | Backward() | Weight():
-                words.append(_name(one))
+            case Both() | Forward() | Backward() | Weight():
+                words.append(name_of(one))
         before = one
     return " ".join(words)
-
-
-def _name(work: Forward | Backward | Weight) -> str:
-    return name_of(work) + (f".{work.chunk + 1}" if work.chunk > 1 else "")
 
 
 def read_order(line: str, at: Place) -> Instructions:
@@ -66,7 +60,7 @@ def read_order(line: str, at: Place) -> Instructions:
     for k, chunk in every:
         for work in (Forward(k, chunk), Backward(k, chunk)):
             if (type(work).__name__[0], k, chunk) not in done:
-                raise UsageError(f"{stage}: {_name(work)} is missing")
+                raise UsageError(f"{stage}: {name_of(work)} is missing")
     return _instructions(pieces, at, apart)
 
 

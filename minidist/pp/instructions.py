@@ -82,7 +82,7 @@ Instructions = Iterator[Instruction]
 
 
 def name_of(instruction: Instruction) -> str:
-    """As the papers draw it: F3 is micro-batch 3's forward; of a second chunk, f3."""
+    """As the papers draw it: F3 is micro-batch 3's forward."""
     match instruction:
         case Step():
             return "update"
@@ -91,8 +91,13 @@ def name_of(instruction: Instruction) -> str:
         case Send(what, k, _) | Receive(what, k, _):
             return f"{type(instruction).__name__.lower()} {what} {k + 1}"
         case _:
-            letter = type(instruction).__name__[0]
-            return f"{letter.lower() if instruction.chunk else letter}{instruction.micro_batch + 1}"
+            return name_of_work(type(instruction).__name__[0], instruction.micro_batch, instruction.chunk)
+
+
+def name_of_work(letter: str, micro_batch: int, chunk: int) -> str:
+    """Letter and micro-batch, counted from 1. Of a second chunk the letter is small; from the third on, the chunk's
+    number follows: f3.3."""
+    return f"{letter.lower() if chunk else letter}{micro_batch + 1}" + (f".{chunk + 1}" if chunk > 1 else "")
 
 
 # ---- where a worker stands -------------------------------------------------------------------------------------------

@@ -37,11 +37,7 @@ class Slider(NamedTuple):
 
     def as_html(self) -> str:
         numbers = f'min="{self.least:g}" max="{self.most:g}" step="{self.step:g}" value="{self.value:g}"'
-        shown = f'<output for="{self.name}">{self.value:g}</output>'
-        return (
-            f"<label>{html.escape(self.label)} {shown} "
-            f'<input type="range" id="{self.name}" name="{self.name}" {numbers}></label>'
-        )
+        return slider(self.name, self.label, f"{self.value:g}", numbers)
 
 
 class Powers(NamedTuple):
@@ -55,11 +51,15 @@ class Powers(NamedTuple):
 
     def as_html(self) -> str:
         least, most, value = (number.bit_length() - 1 for number in (self.least, self.most, self.value))
-        return (
-            f'<label>{html.escape(self.label)} <output for="{self.name}">{self.value}</output> '
-            f'<input type="range" id="{self.name}" name="{self.name}" data-powers min="{least}" max="{most}" '
-            f'value="{value}"></label>'
-        )
+        numbers = f'data-powers min="{least}" max="{most}" value="{value}"'
+        return slider(self.name, self.label, str(self.value), numbers)
+
+
+def slider(name: str, label: str, shown: str, numbers: str) -> str:
+    return (
+        f'<label>{html.escape(label)} <output for="{name}">{shown}</output> '
+        f'<input type="range" id="{name}" name="{name}" {numbers}></label>'
+    )
 
 
 class Text(NamedTuple):

@@ -2,6 +2,8 @@
 without one. Checks that look at one thing find what the counted table says that it shows."""
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,8 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, Grader, grader, load
 from classroom.mistakes import SUBMISSIONS
 from classroom.test_own_work import functions_of, load_on_ranks, load_tests
+from jobs.processes import wait_until
+from minidist import Stopped
 from minidist.bugs import command, systems
 from minidist.bugs.handle import MOST, Handle, why_not
 from minidist.bugs.systems import KINDS, System, Systems, draw, read_bugs, system_of
@@ -229,6 +233,48 @@ def test_runs_are_those_of_the_system_and_known_the_second_time() -> None:
     finally:
         made.close()
     assert all(process.poll() is not None for process in processes)
+
+
+def test_a_request_that_was_interrupted_does_not_answer_the_next_one() -> None:
+    made, systems_asked = Systems(), [system_of(read_bugs()["experts-times-ep"], 1, is_broken) for is_broken in (0, 1)]
+    handles = [Handle(system.facts, partial(answer, made, system)) for system in systems_asked]
+    asked = {"layout": {"ep": 1, "micro": 1}, "optimizer": "adamw", "precision": "fp64", "seed": 0, "steps": 1}
+    asked |= {"batch": 8, "own_rows": False, "resume_at": 0}
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(systems, "told", interrupt)  # one has answered, the other one's answer is not read
+            with pytest.raises(KeyboardInterrupt):
+                made.perform([(system, asked) for system in systems_asked])
+        assert [len(run(steps=2).losses) for run in handles] == [2, 2]
+        for process in made.processes.values():
+            process.kill()
+            process.wait()
+        with pytest.raises(Stopped, match="ended in the middle"):
+            handles[0](steps=3)
+        assert len(handles[0](steps=3).losses) == 3
+    finally:
+        made.close()
+
+
+def interrupt(counted: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_copies_of_a_killed_program_are_removed() -> None:
+    program = (
+        "import sys\n"
+        "from minidist.bugs.systems import Systems, hybrid_system\n"
+        "made = Systems()\n"
+        "made.process(hybrid_system(1).edits)\n"
+        "print(made.processes[()].args[-1], flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True) as killed:
+        assert killed.stdout is not None
+        copy = Path(killed.stdout.readline().strip())
+        assert (copy / "minidist").is_dir()
+        killed.kill()
+    assert wait_until(lambda: not copy.exists())
 
 
 def test_what_a_rank_asks_for_past_its_handle_is_refused() -> None:

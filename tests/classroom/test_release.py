@@ -32,6 +32,11 @@ def edition(tmp_path_factory):
 # ---- the student's edition -------------------------------------------------------------------------------------------
 
 
+def run_in(edition, program):
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-c", program], cwd=edition, env=env, capture_output=True, text=True)
+
+
 def test_no_file_of_the_edition_has_an_answer(edition):
     """In the grader's normal form, short ones too; nor has it tests, wrong submissions, or pieces of chapters in
     patches."""
@@ -67,8 +72,7 @@ def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
         "print(zero3.ZeRO3.__mro__[1].__module__, 'def ' in inspect.getsource(minidist.engine))\n"
         "inspect.getsource(minidist.ring.reduce_scatter)\n"
     )
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run([sys.executable, "-c", program], cwd=edition, env=env, capture_output=True, text=True)
+    run = run_in(edition, program)
     import minidist.ring
     import minidist.zero3
 
@@ -92,8 +96,7 @@ def test_bugs_are_made_in_sealed_chapters(edition):
         "        [(file, patch)] = bugs[name].change\n"
         "        assert patch.changes[0][1] in Path(folder, 'minidist', file).read_text()\n"
     )
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run([sys.executable, "-c", program], cwd=edition, env=env, capture_output=True, text=True)
+    run = run_in(edition, program)
     assert run.returncode == 0, run.stderr
 
 

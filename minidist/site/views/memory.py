@@ -84,7 +84,7 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
     told = "; ".join(f"stage {stage}: {rank.total / GB:.3f} GB" for stage, rank in ranks.items())
     return (
         f'<figure><svg height="{height}" style="height: {height}px" role="img" aria-label="{told}">'
-        f"{''.join(shown)}</svg><figcaption>A bar: the most of each kind. These come at different moments; the dark"
+        f"{''.join(shown)}</svg><figcaption>A bar: the most of each kind. These come at different moments; the thin"
         " line below is the most at a time.</figcaption></figure>"
     )
 

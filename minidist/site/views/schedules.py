@@ -10,7 +10,7 @@ from minidist import UsageError
 from minidist.colors import BLUE, GREEN, ORANGE, PURPLE
 from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
-from minidist.pp.instructions import Place
+from minidist.pp.instructions import Place, name_of_work
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Span, Timeline, in_flight
 from minidist.pp.watch import simulate
@@ -215,10 +215,7 @@ def tell_moment(drawn: Drawn, now: float, near: float) -> str:
 
 
 def work_of(span: Span) -> str:
-    """Letter and micro-batch, counted from 1; small for later chunks, whose number follows from the third on."""
-    parts = [("F", span.micro_batch, span.chunk), ("B", *span.along)] if span.along else []
-    parts = parts or [(span.letter, span.micro_batch, span.chunk)]
-    return "&".join(
-        (letter.lower() if chunk else letter) + str(k + 1) + (f".{chunk + 1}" if chunk > 1 else "")
-        for letter, k, chunk in parts
-    )
+    """As it is written by hand; of two that overlap, both."""
+    if span.along:
+        return f"{name_of_work('F', span.micro_batch, span.chunk)}&{name_of_work('B', *span.along)}"
+    return name_of_work(span.letter, span.micro_batch, span.chunk)
