@@ -2,14 +2,13 @@
 
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Tile
 
 
 class Unwatched:
     """Counts nothing: what a rank has while it trains."""
 
-    def see(self, tile: Tile) -> None:
-        """A tile of attention has been computed."""
+    def see(self, pairs: int) -> None:
+        """A tile of attention has been computed, with so many pairs of query and key."""
 
     def sent(self) -> None:
         """A block is on its way to the right."""
@@ -30,8 +29,8 @@ class Watch(Unwatched):
         self.pairs = [0]  # of each step, in all layers
         self.spans: list[tuple[int, float, float]] = []  # step, begin and end of what was computed
 
-    def see(self, tile: Tile) -> None:
-        self.pairs[-1] += tile.pairs
+    def see(self, pairs: int) -> None:
+        self.pairs[-1] += pairs
 
     def sent(self) -> None:
         self.comm.send_object(self.clock.now, (self.comm.rank + 1) % self.comm.size)

@@ -91,49 +91,42 @@ class Tile(NamedTuple):
     place: slice  # of its scores among all that are kept
     rest: slice  # of the room that would be for later keys
     shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
-    hidden: Array  # (some, 1, 1, 1, t): of the last keys, -inf where the key is later than the query
+    all_see: int  # so many keys are seen by each of the queries
     first: bool  # of those with the same keys: it sees all keys that the others see
 
-    @property
-    def pairs(self) -> int:
-        """The pairs of query and key of which the query sees the key."""
-        return math.prod(self.shape[1:4]) * (self.shape[0] * self.shape[4] - int(np.count_nonzero(self.hidden)))
 
-
-def tiles(q: Array, at_q: Array, at_k: Array, narrow: int, hide: bool = True) -> Iterator[Tile]:
-    """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
-    head, the last queries come first. Without `hide`, no keys are hidden."""
-    batch, heads, group, length, _ = q.shape
-    rows, minus, zero = [], q.dtype.type(-np.inf), q.dtype.type(0)
-    for at, least, most in blocks_of_queries(at_q.tobytes(), at_k.tobytes(), narrow):
-        hidden = np.where(at_k[least:most, None] > at_q[at], minus, zero) if hide else at_k[:0, None]
-        rows.append((at, most, hidden[:, None, None, None]))
-    some = max(1, SCORES // (max(len(at_k), 1) * min(length, WIDTH) * group))  # heads
-    sequences, end, every = max(1, some // heads), 0, slice(None)
-    for b in range(0, batch, sequences):
-        for h in range(0, heads, some):
-            of, stop = slice(b, min(b + sequences, batch)), min(h + some, heads)
-            where = of, slice(h, stop), every
-            together = (of.stop - b, stop - h, group)
-            for at, seen, hidden in rows:
-                shape = (seen, *together, at.stop - at.start)
-                per_key = math.prod(shape[1:])
-                start, end = end, end + per_key * len(at_k)
-                place, rest = slice(start, start + per_key * seen), slice(start + per_key * seen, end)
-                keys, queries = slice(seen), (*where, at)
-                yield Tile((*where, keys), queries, (keys, *queries), place, rest, shape, hidden, at.stop == length)
+def tiles(q: Array, at_q: Array, at_k: Array, narrow: int) -> list[Tile]:
+    """The last queries come first; of them as many heads at a time as stay in the cache, and as many sequences, if all
+    heads of one do."""
+    batch, heads, group, _, _ = q.shape
+    return _tiles(batch, heads, group, at_q.tobytes(), at_k.tobytes(), narrow)
 
 
 @lru_cache(maxsize=32)  # every layer asks for the same, in its forward and in its backward
-def blocks_of_queries(queries: bytes, keys: bytes, narrow: int) -> list[tuple[slice, int, int]]:
+def _tiles(batch: int, heads: int, group: int, queries: bytes, keys: bytes, narrow: int) -> list[Tile]:
+    at_q, at_k = np.frombuffer(queries, np.intp), np.frombuffer(keys, np.intp)
+    some = max(1, SCORES // (max(len(at_k), 1) * min(len(at_q), WIDTH) * group))  # key/value heads
+    sequences, end, every, found = max(1, some // heads), 0, slice(None), []
+    for at, least, seen in blocks_of_queries(at_q, at_k, narrow):
+        for b in range(0, batch, sequences):
+            for h in range(0, heads, some):
+                of = slice(b, min(b + sequences, batch)), slice(h, min(h + some, heads)), every
+                shape = (seen, of[0].stop - b, of[1].stop - h, group, at.stop - at.start)
+                start, rest = end, end + math.prod(shape)
+                end += math.prod(shape[1:]) * len(at_k)
+                seen_keys, place, first = slice(seen), slice(start, rest), at.stop == len(at_q)
+                where = (*of, seen_keys), (*of, at), (seen_keys, *of, at)
+                found.append(Tile(*where, place, slice(rest, end), shape, least, first))
+    return found
+
+
+def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, int]]:
     """Blocks of queries, the last first, and how many keys the first query of a block sees, and the last.
 
     A block is halved, down to `narrow`, while its queries share too few keys: while more than an eighth of the work
     would be for keys that a query does not see.
     """
-    at_q, at_k = np.frombuffer(queries, np.intp), np.frombuffer(keys, np.intp)
     seen = np.searchsorted(at_k, at_q, "right")  # the number of keys that each query sees
-    found = []
     blocks = [slice(max(0, stop - WIDTH), stop) for stop in range(len(at_q), 0, -WIDTH)][::-1]
     while blocks:
         at = blocks.pop()
@@ -142,8 +135,27 @@ def blocks_of_queries(queries: bytes, keys: bytes, narrow: int) -> list[tuple[sl
             middle = (at.start + at.stop) // 2
             blocks += [slice(at.start, middle), slice(middle, at.stop)]
         else:
-            found.append((at, least, most))
-    return found
+            yield at, least, most
+
+
+class Hidden:
+    """Which keys are later than a tile's queries. Tiles of the same queries follow each other: it is made once."""
+
+    def __init__(self, at_q: Array, at_k: Array, dtype: np.dtype) -> None:
+        self.at_q, self.at_k, self.minus, self.zero = at_q, at_k, dtype.type(-np.inf), dtype.type(0)
+        self.queries: slice | None = None
+
+    def of(self, tile: Tile) -> Array:
+        """(some, 1, 1, 1, t): of the last keys, -inf where the key is later than the query."""
+        if self.queries is not tile.queries[-1]:
+            self.queries = tile.queries[-1]
+            later = self.at_k[tile.all_see : tile.shape[0], None] > self.at_q[self.queries]
+            self.array = np.where(later, self.minus, self.zero)[:, None, None, None]
+        return self.array
+
+    def pairs(self, tile: Tile) -> int:
+        """The pairs of query and key of which the query sees the key."""
+        return math.prod(tile.shape[1:4]) * (tile.shape[0] * tile.shape[4] - int(np.count_nonzero(self.of(tile))))
 
 
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
@@ -186,7 +198,7 @@ class Kept:
         self.dropped[tile.rest] = 0
         return self.dropout(tile, prob, out=self.dropped[tile.place].reshape(tile.shape))
 
-    def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
+    def find(self, tile: Tile, hidden: Hidden, q: Array, k: Array) -> tuple[Array, Array]:
         """A tile's probabilities, before and after dropout."""
         prob = self.prob[tile.place].reshape(tile.shape)
         return prob, prob if self.dropout is None else self.dropped[tile.place].reshape(tile.shape)
@@ -205,8 +217,8 @@ class Again:
     def __init__(self, lse: Array, dot: Array, drop: Drop | None = None) -> None:
         self.lse, self.dot, self.dropout = lse, dot, drop
 
-    def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
-        prob = scores(q, k, tile)
+    def find(self, tile: Tile, hidden: Hidden, q: Array, k: Array) -> tuple[Array, Array]:
+        prob = scores(q, k, tile, hidden)
         prob -= self.lse[tile.queries]
         np.exp(prob, out=prob)
         return prob, self.dropout(tile, prob) if self.dropout else prob
@@ -222,18 +234,20 @@ class Again:
 
 def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
-    kept: Kept | None = None, see: Callable[[Tile], None] | None = None, drop: Drop | None = None,
+    kept: Kept | None = None, see: Callable[[int], None] | None = None, drop: Drop | None = None,
 ) -> Array:  # fmt: skip
     """softmax(q kᵀ/√D) v, into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a query,
     if the probabilities are not kept.
 
-    see: called with each tile that has been computed. drop: of probabilities that are not kept.
+    see: called with the pairs of query and key of each tile that has been computed.
+    drop: of probabilities that are not kept.
     """
     lse = np.empty(q.shape[:-1], q.dtype)
     finite = np.finfo(q.dtype)  # its least number, because -inf - -inf is not a number
+    hidden = Hidden(at_q, at_k, q.dtype)
     with np.errstate(divide="ignore"):  # the logarithm of 0
         for tile in tiles(q, at_q, at_k, WIDTH if kept else NARROW):
-            prob = scores(q, k, tile, kept.room(tile) if kept else None)  # (seen, b, h, G, t)
+            prob = scores(q, k, tile, hidden, kept.room(tile) if kept else None)  # (seen, b, h, G, t)
             top = prob.max(axis=0, initial=finite.min)
             prob -= top
             np.exp(prob, out=prob)
@@ -247,7 +261,7 @@ def attend(
                 drop(tile, prob, out=prob)
             product(prob.transpose(1, 2, 3, 4, 0), v[tile.keys], y[tile.queries])  # (.., t, seen) x (.., seen, D)
             if see:
-                see(tile)
+                see(hidden.pairs(tile))
     return lse
 
 
@@ -265,9 +279,9 @@ def attend_back(
     dq: Array, dk: Array, dv: Array,
 ) -> None:  # fmt: skip
     """Into dq, dk and dv, what these keys contribute. `known` is of all keys that the queries see."""
-    again = isinstance(known, Again)
-    for tile in tiles(q, at_q, at_k, NARROW if again else WIDTH, hide=again):
-        prob, dropped = known.find(tile, q, k)  # (seen, b, h, G, t)
+    hidden = Hidden(at_q, at_k, q.dtype)
+    for tile in tiles(q, at_q, at_k, WIDTH if isinstance(known, Kept) else NARROW):
+        prob, dropped = known.find(tile, hidden, q, k)  # (seen, b, h, G, t)
         _add(dv, tile, dropped, dy)
         ds = np.empty_like(prob)
         product(v[tile.keys], turned(dy[tile.queries]), ds.transpose(1, 2, 3, 0, 4))  # (.., seen, D) x (.., D, t)
@@ -294,11 +308,11 @@ def _add(total: Array, tile: Tile, a: Array, x: Array) -> None:
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def scores(q: Array, k: Array, tile: Tile, out: Array | None = None) -> Array:
+def scores(q: Array, k: Array, tile: Tile, hidden: Hidden, out: Array | None = None) -> Array:
     """q·k/√D of a tile (seen, b, h, G, t), and -inf where the key is later than the query."""
     out = np.empty(tile.shape, q.dtype) if out is None else out
     product(k[tile.keys], turned(q[tile.queries]), out.transpose(1, 2, 3, 0, 4))  # (.., seen, D) x (.., D, t)
-    out[len(out) - len(tile.hidden) :] += tile.hidden
+    out[tile.all_see :] += hidden.of(tile)
     return out
 
 

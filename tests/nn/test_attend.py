@@ -97,13 +97,13 @@ def test_the_work_is_that_of_the_pairs(how: str) -> None:
     operations in each of 2 products forward and 5 backward."""
     length, ranks, depth = 256, 4, 16
     q = k = v = np.ones((1, 1, 1, length, depth), np.float32)
-    pairs, at = [], [Span(length, ranks, rank, how).here for rank in range(ranks)]
+    pairs, at = list[int](), [Span(length, ranks, rank, how).here for rank in range(ranks)]
     with flops() as counted:
         for here, keys in itertools.product(at, at):
             part = q[..., here, :]
             known = Again(np.zeros(part.shape[:-1], q.dtype), np.zeros(part.shape[:-1], q.dtype))
             others = k[..., keys, :], v[..., keys, :]
-            attend(part, *others, here, keys, np.empty_like(part), see=lambda tile: pairs.append(tile.pairs))
+            attend(part, *others, here, keys, np.empty_like(part), see=pairs.append)
             attend_back(part, part, *others, here, keys, known, np.empty_like(part), *map(np.empty_like, others))
     assert sum(pairs) == length * (length + 1) // 2
     assert counted.count <= 1.15 * 7 * 2 * depth * sum(pairs)
