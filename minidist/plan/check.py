@@ -104,8 +104,6 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int 
     for kind, name in KINDS.items():
         if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
             continue
-        if kind in ("activations", "ends") and splits(choice.schedule):  # nor what waits for W alone
-            continue
         pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(Compared(kind, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
     if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
@@ -189,6 +187,4 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)
         print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
-        if splits(choice.schedule):
-            print(show.wrapped("Activations are counted in chunks: no formula says what waits for W alone."))
     return 1 if any(one.difference for one in rows) else 0

@@ -115,8 +115,8 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
     waiting = ("one's peak + those waiting", "Korthikanti §4")
-    if splits(at.schedule):  # W comes later than B: it counts as if nothing had gone before W
-        waiting = ("chunks in flight until W", "ZB table 2")
+    if splits(at.schedule):
+        waiting = ("those before B, before W", "ZB table 1")
     return {
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
         "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),

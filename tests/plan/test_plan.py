@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from minidist import UsageError
 from minidist.__main__ import main
+from minidist.claims.activations import Share, layer_bytes
+from minidist.claims.postponed import layers_split
 from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.layout import Layout
@@ -23,7 +25,7 @@ from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
 from minidist.plan import command, published, show, write
 from minidist.plan import search as searching
-from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides, parts
+from minidist.plan.choice import Choice, Planned, Wanted, ask, contiguous, divides, parts
 from minidist.plan.memory import KEEPS_ALL, held, in_flight
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
@@ -149,10 +151,30 @@ def test_in_flight_is_what_the_papers_say(p: int, m: int, v: int, schedule: str,
     chunks = max(v, 2) if kind.any_chunks else kind.chunks
     group = contiguous(schedule, p, m) or p
     promised = pipelines.in_flight(schedule, p, m, stage, chunks, group)
-    assert max(sum(now.counts) for now in in_flight(schedule, p, m, stage, chunks, group)) == promised
+    moments = in_flight(schedule, p, m, stage, chunks, group)
+    assert max(sum(now.counts) + sum(now.postponed) for now in moments) == promised
     if schedule not in KEEPS_ALL:
         fewer = in_flight(schedule, p, min(m, 3 * group + m % group), stage, chunks, group)
-        assert {*fewer} == {*in_flight(schedule, p, m, stage, chunks, group)}
+        assert {*fewer} == {*moments}
+
+
+def test_what_waits_for_w_is_table_1_s() -> None:
+    """Zero Bubble: sbh(34 + 5as/h) before B, without dropout two masks less; between B and W 32sbh."""
+    asked = ask(replace(WANTED, batch=4), Choice(1, 1, 1, 2, 1, "zb-h1", rows=2))
+    [(before, peak, after)] = {layer_split(asked, rank, 5) for rank in range(2)}
+    s, b, h, a = 2048, 2, 2048, 16
+    assert after == 5 * 32 * s * b * h
+    statistics = 4 * 4 * s * b
+    assert before == s * b * h * (34 + 2 * a * s / h - 2) + statistics
+    assert peak == 5 * before + 2 * s * b * h  # the last matrix' gradient comes before anything goes
+
+
+def layer_split(asked: Planned, rank: int, layers: int) -> tuple[float, float, float]:
+    """Bytes of a layer before B; of all, at most in B; and until W."""
+    share = Share(2, layers)
+    [before] = layer_bytes(asked.alone(rank), 1, [share], "none", False)
+    of = layers_split(asked, 1, rank, share, before)
+    return before, of.most, of.waiting
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
@@ -426,6 +448,8 @@ class Ban:
             raise ImportError(f"a plan needs {name}")
 sys.meta_path.insert(0, Ban())
 from minidist.__main__ import main
+from minidist.claims.activations import Share, layer_bytes
+from minidist.claims.postponed import layers_split
 sys.exit(main(sys.argv[1:]))
 """
 
