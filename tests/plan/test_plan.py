@@ -300,8 +300,19 @@ def test_published_runs_stand_in_a_list(monkeypatch: pytest.MonkeyPatch, capsys:
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for run in few:
-        place, fit = map(int, re.search(rf"{run.name} +(\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
+        place, fit = map(int, re.search(rf"{run.name} +~?(\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
         assert 1 <= place <= fit + 1
+
+
+def test_a_run_that_does_not_fit_is_not_in_the_list() -> None:
+    """Where its time would stand; a row of the list is in it."""
+    rows = search(WANTED, CLUSTER).rows
+    middle = rows[len(rows) // 2]
+    faster = sum(row.seconds.step < middle.seconds.step * (1 - 1e-9) for row in rows)
+    stands = published.standing(WANTED, CLUSTER, middle.choice, middle.seconds.step)
+    assert stands == (faster + 1, len(rows), True)
+    less = replace(CLUSTER, memory=int(middle.held.total) - 1)
+    assert not published.standing(WANTED, less, middle.choice, middle.seconds.step).listed
 
 
 # ---- on the screen, and in files -------------------------------------------------------------------------------------
