@@ -106,7 +106,7 @@ class Peaks(NamedTuple):
 def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
     """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
     one, at, stage = partial(asked.alone, rank), asked.places[rank], max(asked.options.zero, 1)
-    part = at.context, *of_part(asked, rank), stage, asked.rows
+    part = asked.layout.cp, at.context, *of_part(asked, rank), stage, asked.rows
     places = memo.recall(("places", *part), lambda: chunk_places(one(), at.pipeline + 1, units_of(asked, memo, rank)))
     key = at.tensor, at.context, splits(asked.layout.schedule), *of_pass(asked)
     passes = [memo.recall((place, *key), lambda place=place: passage(one(), memo, place)) for place in places]

@@ -217,9 +217,12 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[Stands]) 
     tested = [abs(ratio(run, row) - 1) for run, row in evaluated if not run.fitted]
     yield wrapped(
         f"The ceiling, {CEILING:.0%} of a device's peak, is set on the {len(evaluated) - len(tested)} runs of PTD's"
-        f" table 1 alone. Of the {len(tested)} others, {sum(off <= OFF for off in tested)} are within 15 %. row: where"
-        " it stands among all that fit, by the model; ~: where its time would stand, because it needs too much memory"
-        " or is of a kind that a search of so many rows leaves out. tokens/s, MFU: measured, and by the model, in %."
+        f" table 1 alone. Of the {len(tested)} others, {sum(off <= OFF for off in tested)} are within 15 %."
+    )
+    yield wrapped(
+        "row: its place among all that fit, by the model. A run with ~ is not among them. It needs too much memory, or"
+        " a large search leaves out its kind, and the place is that of its time. tokens/s: measured, then by the model;"
+        " so is MFU, in %."
     )
 
 

@@ -47,10 +47,11 @@ CLUSTER = Cluster(8, 16 * 10**9, 4, 312e12, 300e9, 12.5e9)
 @pytest.mark.parametrize("wanted", [WANTED, pytest.param(MIXTURE, marks=pytest.mark.slow)], ids=["dense", "experts"])
 def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
     """One by one, without what the search remembers or skips: the same rows fit, and take the same time."""
-    cluster = replace(CLUSTER, memory=6 * 10**9)  # many do not fit, for either reason
+    cluster = replace(CLUSTER, memory=6 * 10**9, within=600e9)  # many do not fit, for either reason; cp may be 2
     found, slow = search(wanted, cluster), Evaluator(wanted, cluster)
     rows = {row.choice: row for row in found.rows}
     assert len(rows) == len(found.rows) > 20
+    assert {choice.cp for choice in rows} == {1, 2}
     fit = tried = 0
     for choice in (choice for family in families(wanted, cluster) for choice in family):
         tried += 1
@@ -351,8 +352,19 @@ def test_every_term_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     found = [float(number) for number in re.findall(r" (\d+\.\d{3})(?: |\n)", times)]
     *terms, together = found
     assert math.isclose(sum(terms), together, abs_tol=0.005)
-    for source in ("ZeRO §5.1", "Korthikanti §4", "PTD §2.2", "PaLM App. B"):
+    for source in ("ZeRO §5.1", "Korthikanti §4", "PaLM App. B"):
         assert source in text
+
+
+def test_terms_are_those_of_the_axes_that_a_row_has() -> None:
+    """Each time that is not zero is in the list; and no axis of one rank."""
+    rows = search(WANTED, CLUSTER).rows
+    for row in (next(row for row in rows if row.choice.pp > 1 < row.choice.tp), rows[0]):
+        text = "\n".join(show.explain(row, WANTED, CLUSTER, None))
+        assert ("PTD §2.2" in text) == (row.choice.schedule in ("1f1b", "interleaved") and row.choice.pp > 1)
+        for name in ("tensor", "context", "experts", "pipeline", "data"):
+            assert (f"waits: {name}" in text) or not getattr(row.seconds, name)
+        assert "waits: experts" not in text
 
 
 def test_a_row_is_checked_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
