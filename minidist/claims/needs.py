@@ -136,6 +136,8 @@ def moments_of_one(
         passing = at.head + at.both
         moments.append(Moment(gather * passing, kept, tokens + first + last))
         moments.append(Moment(gather * passing + reduced(passing), kept, tokens + first))
+    if not at.buffer:
+        return moments
     return [moment._replace(passing=moment.passing + p * at.buffer) for moment in moments]
 
 

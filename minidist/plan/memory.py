@@ -102,6 +102,16 @@ class Peaks(NamedTuple):
     of_kinds: Moment
     together: float
 
+    def and_also(self, more: Moment) -> "Peaks":
+        """If that is held all the time."""
+        kinds = (one + other for one, other in zip(self.of_kinds, more, strict=True))
+        return Peaks(Moment(*kinds), self.together + sum(more))
+
+
+def most_of(moments: Sequence[Moment]) -> Peaks:
+    """Of these moments."""
+    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+
 
 def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
     """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
@@ -110,8 +120,7 @@ def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peak
     places = memo.recall(("places", *part), lambda: chunk_places(one(), at.pipeline + 1, units_of(asked, memo, rank)))
     key = at.tensor, at.context, splits(asked.layout.schedule), *of_pass(asked)
     passes = [memo.recall((place, *key), lambda place=place: passage(one(), memo, place)) for place in places]
-    moments = moments_of_stage(asked, at.pipeline + 1, places, passes, *order) if order else passes[0].back
-    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+    return peaks_of_stage(asked, at.pipeline + 1, places, passes, *order) if order else passes[0].back
 
 
 def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
@@ -140,19 +149,19 @@ def messages(asked: Planned, rank: int) -> float:
 
 
 class Pass(NamedTuple):
-    """A micro-batch in a chunk: the moments at which it may hold most, and what it holds while it waits."""
+    """A micro-batch in a chunk: the most that it holds while it is at work there, and what it holds while it waits."""
 
-    ahead: list[Moment]  # in its forward, if W comes later than B; otherwise all are in `back`
-    back: list[Moment]
+    ahead: Peaks  # in its forward, if W comes later than B; otherwise in either direction
+    back: Peaks
     for_backward: Moment
     for_weights: Moment
 
 
-def moments_of_stage(
+def peaks_of_stage(
     asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass], schedule: str, m: int, group: int
-) -> list[Moment]:
-    """The moments at which a rank may hold most: while a micro-batch passes a chunk, others are in flight."""
-    found, at = list[Moment](), asked.layout
+) -> Peaks:
+    """While a micro-batch passes a chunk, others are in flight."""
+    found, at = list[Peaks](), asked.layout
     targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
     before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
     after = list(zip(*(of.for_weights for of in passes), strict=True))
@@ -162,10 +171,10 @@ def moments_of_stage(
             sum(map(mul, others, one)) + sum(map(mul, now.postponed, other))
             for one, other in zip(before, after, strict=True)
         )
-        ends += now.lingering * targets
-        of_one = passes[now.at_work].back if now.back else passes[now.at_work].ahead
-        found += [Moment(x + passing, y + layers, z + ends) for x, y, z in of_one]
-    return found
+        at_work = passes[now.at_work].back if now.back else passes[now.at_work].ahead
+        found.append(at_work.and_also(Moment(passing, layers, ends + now.lingering * targets)))
+    kinds, together = zip(*found, strict=True)
+    return Peaks(Moment(*map(max, zip(*kinds, strict=True))), max(together))
 
 
 def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
@@ -198,8 +207,8 @@ def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
     waits = waiting(asked, t, at, kept.after, kept.given)
     if splits(asked.layout.schedule):
         return split_passage(asked, at.share, kept, waits)
-    moments = moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given)
-    return Pass([], moments, waits, Moment(0, 0, 0))
+    either = most_of(moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given))
+    return Pass(either, either, waits, Moment(0, 0, 0))
 
 
 def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> Pass:
@@ -210,7 +219,8 @@ def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> 
     first, last = ends_split(asked, t, share)
     whole = Moment(0, kept.after, tokens + sum(end_bytes(asked, t, share)))
     back = [whole, Moment(0, layers.most, tokens + last), Moment(0, layers.waiting, tokens + first + last)]
-    return Pass([whole], back, waits, Moment(0, layers.waiting, first + last + copied_tokens(asked, share)))
+    later = Moment(0, layers.waiting, first + last + copied_tokens(asked, share))
+    return Pass(most_of([whole]), most_of(back), waits, later)
 
 
 class Kept(NamedTuple):
