@@ -25,10 +25,12 @@ class Split(NamedTuple):
 
 def layers_split(run: Asked, t: int, rank: int, share: Share, layer: float) -> Split:
     """Of all layers of a share. layer: what one keeps before B, which goes from the last one to the first."""
+    if not share.layers:
+        return Split(0, 0)
     changes = [*layer_changes(run, t, rank, share, layer)]
-    more, most = sum(changes), max(accumulate(changes))
-    last = max(share.layers - 1, 0) * max(0.0, more)  # if a layer has more after B than before, the first is the worst
-    return Split(share.layers * layer + last + most * (share.layers > 0), share.layers * (layer + more))
+    more, peak = sum(changes), max(accumulate(changes))
+    passed = (share.layers - 1) * max(0.0, more)  # where a layer holds more after B than before, the first is the worst
+    return Split(share.layers * layer + passed + peak, share.layers * (layer + more))
 
 
 def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> Iterator[float]:

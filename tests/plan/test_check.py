@@ -57,6 +57,8 @@ MORE = [
     (small("gpt", 6, 8), Choice(1, 2, 1, 2, 1, "v-half", 2, 0)),
     (small("gpt", batch=12), Choice(1, 1, 2, 2, 1, "dualpipe-v", 2)),
     (small(batch=7), Choice(1, 1, 1, 2, 1, "llama3", 2, recompute="every:1")),
+    (small("gpt", experts=4), Choice(1, 2, 1, 2, 1, "zb-h1")),
+    (small("gpt", sequence=False, precision="fp32"), Choice(1, 2, 1, 2, 1, "zb-h1")),
 ]
 
 
