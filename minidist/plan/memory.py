@@ -201,9 +201,8 @@ def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -
 def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
     """A micro-batch's pass through one chunk of the one rank that is asked about."""
     t, [place] = asked.layout.tp, asked.places
-    kept = memo.recall(
-        ("kept", at.share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, at.share)
-    )
+    share = at.share._replace(embedding=False, head=False, layers_again=0)  # layers do not depend on these
+    kept = memo.recall(("kept", share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, share))
     waits = waiting(asked, t, at, kept.after, kept.given)
     if splits(asked.layout.schedule):
         return split_passage(asked, at.share, kept, waits)
