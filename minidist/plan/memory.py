@@ -119,7 +119,11 @@ def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peak
     part = asked.layout.cp, at.context, *of_part(asked, rank), stage, asked.rows
     places = memo.recall(("places", *part), lambda: chunk_places(one(), at.pipeline + 1, units_of(asked, memo, rank)))
     key = at.tensor, at.context, splits(asked.layout.schedule), *of_pass(asked)
-    passes = [memo.recall((place, *key), lambda place=place: passage(one(), memo, place)) for place in places]
+
+    def pass_through(chunk: Place) -> Pass:
+        return memo.recall((chunk, *key), lambda: passage(one(), memo, chunk))
+
+    passes = [pass_through(chunk) for chunk in places]
     return peaks_of_stage(asked, at.pipeline + 1, places, passes, *order) if order else passes[0].back
 
 
