@@ -127,18 +127,22 @@ def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
     o, h, part = run.options, run.options.width, run.places[rank].tensor
     t = run.layout.tp
     hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
-    fixed, here = room(run), experts_here(run)[rank]
-    if fixed is not None:
-        made, arrived = o.experts * fixed, float(here * fixed * run.layout.ep)
-    else:
-        made = o.top * tokens
-        arrived = mean_of_rows(run, rank) if isinstance(run, Run) else float(made)
+    made, arrived = rows_of_mixture(run, rank, tokens)
     of = switch.mixture_activations(
         tokens, o.experts, o.top, h, hidden, made, arrived, run.bytes.stored, run.bytes.computed, o.balance > 0
     )
     if run.sequence_parallel and o.balance:  # the probabilities of the rank's own positions, once more
         of += run.bytes.computed * tokens / t * o.experts
     return of - run.bytes.stored * tokens * hidden
+
+
+def rows_of_mixture(run: Asked, rank: int, tokens: int) -> tuple[int, float]:
+    """Rows that a rank's mixture makes of its tokens, and those that reach its experts."""
+    fixed = room(run)
+    if fixed is not None:
+        return run.options.experts * fixed, float(experts_here(run)[rank] * fixed * run.layout.ep)
+    made = run.options.top * tokens
+    return made, mean_of_rows(run, rank) if isinstance(run, Run) else float(made)
 
 
 def mean_of_rows(run: Run, rank: int) -> float:

@@ -136,6 +136,8 @@ def moments_of_one(
         passing = at.head + at.both
         moments.append(Moment(gather * passing, kept, tokens + first + last))
         moments.append(Moment(gather * passing + reduced(passing), kept, tokens + first))
+    if not at.buffer:
+        return moments
     return [moment._replace(passing=moment.passing + p * at.buffer) for moment in moments]
 
 
@@ -145,11 +147,15 @@ def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
     bs, apart = share.tokens(o.context), t if asked.sequence_parallel else 1
     statistics = 2 if o.model == "gpt" else 1
-    cut = 1 if asked.gather_logits else t
-    columns = megatron.padded_vocabulary(asked.vocabulary, cut) // cut
     first = bs * o.width * (o.dropout > 0) / apart
-    last = bs * (2 * p * o.width + wide * statistics) / apart + bs * wide * columns
+    last = bs * (2 * p * o.width + wide * statistics) / apart + bs * wide * logit_columns(asked, t)
     return first * share.embedding, last * share.head
+
+
+def logit_columns(asked: Asked, t: int) -> int:
+    """Entries of the vocabulary for which one of t ranks has logits."""
+    cut = 1 if asked.gather_logits else t
+    return megatron.padded_vocabulary(asked.vocabulary, cut) // cut
 
 
 def copied_tokens(asked: Asked, share: Share) -> int:

@@ -1,6 +1,7 @@
 """Which rank of a grid has what, by formula: units, Flats, model states, its share of a micro-batch; and what its
 device will need."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from minidist.claims import experts
@@ -63,11 +64,14 @@ def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
     part of the embedding with the matrix."""
     options, own, g = run.options, own_units(run)[rank], dividing(run)
     sizes = run.model.without_experts(run.layout.tp)[run.places[rank].tensor]
-    separate = [list(both) if run.layout.tp > 1 else [sum(both)] for both in sizes]
-    stored = [[Stored(models.padded(size, g), g) for size in of] for of in separate]
-    found = {unit: stored[unit] for unit in own}
+
+    def stored(unit: int) -> list[Stored]:
+        cut, whole = sizes[unit]
+        return [Stored(models.padded(size, g), g) for size in ((cut, whole) if run.layout.tp > 1 else (cut + whole,))]
+
+    found = {unit: stored(unit) for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:
-        found[0] = stored[0][:1]
+        found[0] = stored(0)[:1]
     if options.experts:
         routed = experts.stored(run)[rank]
         found |= {unit: [*of, routed] for unit, of in found.items() if 1 <= unit <= options.layers}
@@ -87,9 +91,10 @@ def states_of(run: Asked, rank: int) -> zero.ModelStates:
 def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
     """The same of what is stored: G ranks divide it, or those with the same experts."""
     p, k = run.bytes.stored, run.optimizer_bytes
-    each = [zero.model_states(of.size, of.among, run.options.zero, p, p, k) for of in held]
+    alike = Counter(held).items()  # layers are
+    each = [(n, zero.model_states(of.size, of.among, run.options.zero, p, p, k)) for of, n in alike]
     return zero.ModelStates(
-        *(sum(getattr(of, kind) for of in each) for kind in ("parameters", "gradients", "optimizer"))
+        *(sum(n * getattr(of, kind) for n, of in each) for kind in ("parameters", "gradients", "optimizer"))
     )
 
 

@@ -175,7 +175,7 @@ class Tape:
     def __init__(self, store: Store | None = None, keeps: bool = True) -> None:
         self.store, self.keeps = store or Store(), keeps
         self.steps: list[Step] = []
-        self.postponed: list[tuple[Step, Array]] = []
+        self.postponed: list[tuple[Step, Kept]] = []
         self.losses: list[int] = []  # numbers of scalars that are added to the loss, besides the unit's output
         self._tensors = 0
         self._kept: dict[tuple[int, bool], tuple[weakref.ref, Kept]] = {}  # (id of an array, exact) -> it, what is kept
@@ -233,7 +233,7 @@ class Tape:
         if step.weight_backward is None:
             return
         if postpone_weights:
-            self.postponed.append((step, self.store.pool.hold(self.store.kind, dout)))  # it waits as activations do
+            self.postponed.append((step, self.store.keep(dout)))  # it waits as activations do
         else:
             step.weight_backward(dout, *self._fetched(step))
 
@@ -242,7 +242,7 @@ class Tape:
         while self.postponed:
             step, dout = self.postponed.pop(0)
             assert step.weight_backward is not None
-            step.weight_backward(dout, *self._fetched(step))
+            step.weight_backward(self.store.passing(dout.fetch()), *self._fetched(step))
 
     def _fetched(self, step: Step) -> list[Array]:
         return [self.store.passing(kept.fetch()) for kept in step.kept]
@@ -251,7 +251,8 @@ class Tape:
     def nbytes(self) -> int:
         """Bytes kept for the backward; an array that several operations keep is counted once."""
         steps = [*self.steps, *(step for step, _ in self.postponed)]
-        return sum({id(kept): kept.nbytes for step in steps for kept in step.kept}.values())
+        kept = [*(kept for step in steps for kept in step.kept), *(dout for _, dout in self.postponed)]
+        return sum({id(one): one.nbytes for one in kept}.values())
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
         """What the store keeps of `array`, once for all operations that need it."""

@@ -6,6 +6,7 @@ and send as one; ψ is the number of parameters of one unit.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from minidist.papers import llama, megatron
 from minidist.papers.collectives import chunk_sizes
@@ -43,8 +44,10 @@ class Model:
             ranks = llama.count_cut_and_whole(*sizes, t, self.tied)
         return self.with_experts(ranks, t, self.experts) if self.experts else ranks
 
+    @cache  # noqa: B019
     def without_experts(self, t: int = 1) -> list[list[tuple[int, int]]]:
-        """The same without the parameters of experts: of a mixture, the router is left, on every rank."""
+        """The same without the parameters of experts: of a mixture, the router is left, on every rank. (Few models are
+        asked, many times.)"""
         dense = replace(self, experts=0).cut_and_whole(t)
         return self.with_experts(dense, t, 0) if self.experts else dense
 

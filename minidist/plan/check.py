@@ -7,7 +7,7 @@ one process (`minidist/exchange/threads.py`).
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,18 +104,15 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int 
     for kind, name in KINDS.items():
         if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
             continue
-        if kind in ("activations", "ends") and splits(choice.schedule):  # nor what waits for W alone
-            continue
         pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
-        found.append(Compared(kind, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+        found.append(farthest(kind, pairs))
     if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
         pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
-        found.append(Compared("at a time", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+        found.append(farthest("at a time", pairs))
     if choice.pp > 1:
         sizes, v = (choice.schedule, choice.pp, asked.layout.micro_batches), choice.chunks
         promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in rank_stages(asked)]
-        pairs = list(zip(promised, (rank.flying for rank in ranks), strict=True))
-        found.append(Compared("chunks in flight", *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))))
+        found.append(farthest("chunks in flight", zip(promised, (rank.flying for rank in ranks), strict=True)))
     left, across = Counter[str](), Counter[str]()
     for number, rank in enumerate(ranks):
         for (phase, peer), nbytes in rank.sent.items():
@@ -132,6 +129,11 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int 
             leaves = sum(n * share_across(asked.layout, one, per_host, wanted.scheme) for one, n in everything.items())
             found.append(Compared(f"{axis}, to other hosts", leaves, sum(across[phase] for phase in {*of_axis.phases})))
     return [*found, Compared("of no axis", 0, sum(left.values()))]
+
+
+def farthest(what: str, pairs: Iterable[tuple[float, float]]) -> Compared:
+    """Of each rank's formula and count, those that differ most; if none do, the largest."""
+    return Compared(what, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0])))
 
 
 def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
@@ -189,6 +191,4 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)
         print(f"\n{len(rows) - wrong} of {len(rows)} agree to the byte.")
-        if splits(choice.schedule):
-            print(show.wrapped("Activations are counted in chunks: no formula says what waits for W alone."))
     return 1 if any(one.difference for one in rows) else 0

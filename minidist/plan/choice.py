@@ -139,6 +139,11 @@ class Planned(Asked):
         return len(self.only) or self.layout.ranks
 
     @property
+    def rows(self) -> int:
+        """b: sequences of a rank in a micro-batch."""
+        return int(self.options.batch) // self.layout.dp // self.layout.micro_batches
+
+    @property
     def stages(self) -> list[int]:
         """From 1, of the ranks that are asked about."""
         return [place.pipeline + 1 for place in self.places]

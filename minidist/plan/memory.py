@@ -2,8 +2,7 @@
 
 A pipeline's stage may have several chunks. Then the micro-batches in flight are not alike, and what they hold follows
 from the order of the stage's work: `in_flight` counts chunks over the schedule's own instructions. Where W comes later
-than B, no formula says what waits for W alone. It counts as if it still held all, as in Zero Bubble's table 2; ranks
-then count chunks in flight, not bytes.
+than B, some of them wait for W alone, and hold what `claims/postponed.py` says.
 """
 
 from collections import Counter
@@ -14,12 +13,22 @@ from typing import Any, NamedTuple, TypeVar
 
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
 from minidist.claims.experts import Stored
-from minidist.claims.needs import Moment, Place, copied_tokens, moments_of_one, waiting
+from minidist.claims.needs import (
+    Moment,
+    Place,
+    copied_tokens,
+    end_bytes,
+    moments_of_one,
+    tokens_of_batch,
+    waiting,
+)
+from minidist.claims.postponed import ends_split, layers_split
 from minidist.claims.run import Asked
 from minidist.cp.claims import blocks_of, parts_of
 from minidist.grid.shares import dividing, flats, states_in
 from minidist.papers import zero
 from minidist.plan.choice import Planned
+from minidist.plan.orders import splits
 from minidist.pp.instructions import Backward, Both, Forward, Instructions, Weight
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.shaped import stage_parts
@@ -93,16 +102,29 @@ class Peaks(NamedTuple):
     of_kinds: Moment
     together: float
 
+    def and_also(self, more: Moment) -> "Peaks":
+        """If that is held all the time."""
+        kinds = (one + other for one, other in zip(self.of_kinds, more, strict=True))
+        return Peaks(Moment(*kinds), self.together + sum(more))
+
+
+def most_of(moments: Sequence[Moment]) -> Peaks:
+    """Of these moments."""
+    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+
 
 def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
     """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
-    one, stage = asked.alone(rank), asked.places[rank].pipeline + 1
-    places = chunk_places(one, stage, units_of(asked, memo, rank))
-    [at] = one.places
-    key = at.tensor, at.context, *of_pass(one)
-    passes = [memo.recall((place, *key), partial(passage, one, memo, place)) for place in places]
-    moments = moments_of_stage(one, stage, places, passes, *order) if order else passes[0][0]
-    return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
+    one, at, stage = partial(asked.alone, rank), asked.places[rank], max(asked.options.zero, 1)
+    part = asked.layout.cp, at.context, *of_part(asked, rank), stage, asked.rows
+    places = memo.recall(("places", *part), lambda: chunk_places(one(), at.pipeline + 1, units_of(asked, memo, rank)))
+    key = at.tensor, at.context, splits(asked.layout.schedule), *of_pass(asked)
+
+    def pass_through(chunk: Place) -> Pass:
+        return memo.recall((chunk, *key), lambda: passage(one(), memo, chunk))
+
+    passes = [pass_through(chunk) for chunk in places]
+    return peaks_of_stage(asked, at.pipeline + 1, places, passes, *order) if order else passes[0].back
 
 
 def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
@@ -112,10 +134,10 @@ def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
     return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
-def of_pass(asked: Asked) -> tuple[Any, ...]:
+def of_pass(asked: Planned) -> tuple[Any, ...]:
     """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
     at, o = asked.layout, asked.options
-    return at.tp, at.cp, at.ep, at.pp == 1, o.batch // at.dp // at.micro_batches, o.accumulate > 1, o.recompute
+    return at.tp, at.cp, at.ep, at.pp == 1, asked.rows, o.accumulate > 1, o.recompute
 
 
 def messages(asked: Planned, rank: int) -> float:
@@ -129,22 +151,34 @@ def messages(asked: Planned, rank: int) -> float:
 
 # ---- a chunk, a stage ------------------------------------------------------------------------------------------------
 
-Pass = tuple[list[Moment], Moment]  # while a micro-batch passes a chunk; and what one holds that waits for its backward
+
+class Pass(NamedTuple):
+    """A micro-batch in a chunk: the most that it holds while it is at work there, and what it holds while it waits."""
+
+    ahead: Peaks  # in its forward, if W comes later than B; otherwise in either direction
+    back: Peaks
+    for_backward: Moment
+    for_weights: Moment
 
 
-def moments_of_stage(
+def peaks_of_stage(
     asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass], schedule: str, m: int, group: int
-) -> list[Moment]:
-    """The moments at which a rank may hold most: while a micro-batch passes a chunk, others are in flight."""
-    found, at = list[Moment](), asked.layout
+) -> Peaks:
+    """While a micro-batch passes a chunk, others are in flight."""
+    found, at = list[Peaks](), asked.layout
     targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
-    of_chunks = list(zip(*(waiting for _, waiting in passes), strict=True))  # by kind
+    before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
+    after = list(zip(*(of.for_weights for of in passes), strict=True))
     for now in in_flight(schedule, at.pp, m, stage, at.chunks, group):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
-        passing, layers, ends = (sum(map(mul, others, nbytes)) for nbytes in of_chunks)
-        ends += now.lingering * targets
-        found += [Moment(x + passing, y + layers, z + ends) for x, y, z in passes[now.at_work][0]]
-    return found
+        passing, layers, ends = (
+            sum(map(mul, others, one)) + sum(map(mul, now.postponed, other))
+            for one, other in zip(before, after, strict=True)
+        )
+        at_work = passes[now.at_work].back if now.back else passes[now.at_work].ahead
+        found.append(at_work.and_also(Moment(passing, layers, ends + now.lingering * targets)))
+    kinds, together = zip(*found, strict=True)
+    return Peaks(Moment(*map(max, zip(*kinds, strict=True))), max(together))
 
 
 def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
@@ -171,11 +205,25 @@ def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -
 def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
     """A micro-batch's pass through one chunk of the one rank that is asked about."""
     t, [place] = asked.layout.tp, asked.places
-    kept = memo.recall(
-        ("kept", at.share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, at.share)
-    )
-    moments = moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given)
-    return moments, waiting(asked, t, at, kept.after, kept.given)
+    share = at.share._replace(embedding=False, head=False, layers_again=0)  # layers do not depend on these
+    kept = memo.recall(("kept", share, place.tensor, place.context, *of_pass(asked)), partial(keeps, asked, share))
+    waits = waiting(asked, t, at, kept.after, kept.given)
+    if splits(asked.layout.schedule):
+        return split_passage(asked, at.share, kept, waits)
+    either = most_of(moments_of_one(asked, t, at, kept.after, kept.most, kept.layer, kept.given))
+    return Pass(either, either, waits, Moment(0, 0, 0))
+
+
+def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> Pass:
+    """The same if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
+    forward has left, and goes through the head, the layers, the embedding."""
+    t, tokens = asked.layout.tp, tokens_of_batch(asked, share)
+    layers = layers_split(asked, t, 0, share, kept.layer)
+    first, last = ends_split(asked, t, share)
+    whole = Moment(0, kept.after, tokens + sum(end_bytes(asked, t, share)))
+    back = [whole, Moment(0, layers.most, tokens + last), Moment(0, layers.waiting, tokens + first + last)]
+    later = Moment(0, layers.waiting, first + last + copied_tokens(asked, share))
+    return Pass(most_of([whole]), most_of(back), waits, later)
 
 
 class Kept(NamedTuple):
@@ -199,14 +247,20 @@ class Flight(NamedTuple):
     """When a backward begins on a stage, or, if W comes later than B, a forward ends. Of its chunks, those between the
     first and the last are alike."""
 
-    counts: tuple[int, ...]  # micro-batches in flight: in the first chunk, in those between, in the last one
+    counts: tuple[int, ...]  # micro-batches before B: in the first chunk, in those between, in the last one
     lingering: int  # those that have left the last chunk, but not yet all others: their targets are still there
     at_work: int  # in which of these the work is
+    back: bool = True
+    postponed: tuple[int, ...] = ()  # as counts: those that wait for W alone
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return *self.counts, self.lingering, *self.postponed
 
     def exceeds(self, other: "Flight") -> bool:
         """Whether it holds at least as much of each, and more of one."""
-        pairs = zip((*self.counts, self.lingering), (*other.counts, other.lingering), strict=True)
-        return self.at_work == other.at_work and self != other and all(more >= less for more, less in pairs)
+        alike = (self.at_work, self.back) == (other.at_work, other.back)
+        return alike and self != other and all(more >= less for more, less in zip(self.held, other.held, strict=True))
 
 
 KEEPS_ALL = ("gpipe", "breadth-first")  # others hold no more after three groups of micro-batches and a smaller one
@@ -227,6 +281,7 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, group: int 
     kind, found = SCHEDULES[schedule], set[Flight]()
     at = kind.places(p, m, v, contiguous=group)[stage - 1]
     counts, under_way = [0] * min(at.chunks, 3), Counter[int]()  # chunks that a micro-batch is still to leave
+    postponed = [0] * len(counts) * kind.splits
     left = set[int]()  # micro-batches that have left the last chunk
 
     def kind_of(chunk: int) -> int:
@@ -237,11 +292,14 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, group: int 
             counts[kind_of(work.chunk)] += 1
             under_way[work.micro_batch] += 1
             if kind.splits:  # before the next B there may be a W
-                found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
+                found.add(Flight(tuple(counts), len(left), kind_of(work.chunk), False, tuple(postponed)))
         elif isinstance(work, Backward):
-            found.add(Flight(tuple(counts), len(left), kind_of(work.chunk)))
+            found.add(Flight(tuple(counts), len(left), kind_of(work.chunk), True, tuple(postponed)))
+            if kind.splits:
+                counts[kind_of(work.chunk)] -= 1
+                postponed[kind_of(work.chunk)] += 1
         elif isinstance(work, Weight):
-            counts[kind_of(work.chunk)] -= 1
+            (postponed if kind.splits else counts)[kind_of(work.chunk)] -= 1
             under_way[work.micro_batch] -= 1
             left = {k for k in left | {work.micro_batch} if under_way[k]}
     return [one for one in found if not any(other.exceeds(one) for other in found)]

@@ -20,7 +20,6 @@ from minidist.pp.watch import UNIT_COSTS, simulate
 TRIED = ("1f1b", "interleaved", "llama3", "zb-h1", "zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v")
 PLANNED = (*TRIED, "zb-h2", "gpipe", "breadth-first")  # those of which all formulas are known
 
-
 BUBBLES = {  # as --explain writes them, relative to the work, and where they stand
     "zb-h1": ("(p-1)/3m", "ZB table 2"),
     "zb-h2": ("(p-1)/3m", "ZB table 2"),
@@ -79,9 +78,15 @@ def idle(schedule: str, p: int, m: int, v: int) -> float:
 def clocked_idle(choice: Choice, m: int) -> float:
     """The same by the logical clock that runs the schedule's own instructions. Of more micro-batches than fill it, only
     these run, because the time that is idle does not depend on their number."""
-    kind, group = SCHEDULES[choice.schedule], contiguous(choice.schedule, choice.pp, m) or choice.pp
+    group = contiguous(choice.schedule, choice.pp, m) or choice.pp
     fewer = min(m, group * (2 if splits(choice.schedule) else 1) + m % group)
-    places = kind.places(choice.pp, fewer, choice.chunks, contiguous=group)
-    timelines = simulate([(at, kind.instructions(at)) for at in places], UNIT_COSTS)
+    return run_clock(choice.schedule, choice.pp, fewer, choice.chunks, group) * fewer / m
+
+
+@cache
+def run_clock(schedule: str, p: int, m: int, v: int, group: int) -> float:
+    """Idle time to the time of the work, if all m micro-batches run."""
+    kind = SCHEDULES[schedule]
+    timelines = simulate([(at, kind.instructions(at)) for at in kind.places(p, m, v, contiguous=group)], UNIT_COSTS)
     work = timelines[0].busy
-    return (max(timeline.end for timeline in timelines) - work) / work * fewer / m
+    return (max(timeline.end for timeline in timelines) - work) / work

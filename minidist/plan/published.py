@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidist.cli.paths import check_writable, write_json
 from minidist.papers import korthikanti, llama3, megascale, ptd
@@ -150,10 +150,19 @@ def ratio(run: Published, row: Row) -> float:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def standing(wanted: Wanted, cluster: Cluster, step: float) -> tuple[int, int]:
-    """Where a row of these seconds stands among all that fit, by the model: its number, and how many there are."""
+class Stands(NamedTuple):
+    """Where a row stands among all that fit, by the model."""
+
+    place: int
+    fit: int
+    listed: bool  # whether it is one of them; otherwise the place is that of its time
+
+
+def standing(wanted: Wanted, cluster: Cluster, choice: Choice, step: float) -> Stands:
+    """Search, and look for a row of this many seconds."""
     rows = search(wanted, cluster).rows
-    return sum(row.seconds.step < step * (1 - 1e-9) for row in rows) + 1, len(rows)
+    faster = sum(row.seconds.step < step * (1 - 1e-9) for row in rows)
+    return Stands(faster + 1, len(rows), any(row.choice == choice for row in rows))
 
 
 def main(json: str | None) -> int:
@@ -163,9 +172,9 @@ def main(json: str | None) -> int:
     if json != "-":
         check_writable("--json", json)
     evaluated = [(run, evaluate(run)) for run in all_runs()]
-    status, stands = StatusLine(shown=True), list[tuple[int, int]]()
+    status, stands = StatusLine(shown=True), list[Stands]()
     with ProcessPoolExecutor() as pool:  # a search for each run
-        asked = [(run.wanted, run.cluster, row.seconds.step) for run, row in evaluated]
+        asked = [(run.wanted, run.cluster, row.choice, row.seconds.step) for run, row in evaluated]
         for (run, _), place in zip(evaluated, pool.map(standing, *zip(*asked, strict=True)), strict=True):
             status.show(run.name, len(stands) / len(evaluated))
             stands.append(place)
@@ -183,20 +192,20 @@ def main(json: str | None) -> int:
 OFF = 0.15
 
 
-def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int, int]]) -> Iterator[str]:
+def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[Stands]) -> Iterator[str]:
     """A line for each run, and the reasons below."""
-    yield f"{'run':26} {'row':>13} {'tokens/s':>8} {'model':>6} {'MFU':>5} {'model':>5} {'off':>5}"
+    yield f"{'run':26} {'row':>14} {'tokens/s':>8} {'model':>6} {'MFU':>5} {'model':>5} {'off':>5}"
     reasons: dict[str, str] = {}
-    for (run, row), (place, fit) in zip(evaluated, stands, strict=True):
+    for (run, row), (place, fit, listed) in zip(evaluated, stands, strict=True):
         off = ratio(run, row) - 1
         mark = ""
         if abs(off) > OFF:
             mark = reasons.setdefault(run.reason, f"({len(reasons) + 1})")
         measured = run.wanted.tokens / run.seconds
         mfu = row.mfu * measured / row.tokens
-        stands_at, rates = f"{place} of {fit}", f"{count(measured):>8} {count(row.tokens):>6}"
+        stands_at, rates = f"{'' if listed else '~'}{place} of {fit}", f"{count(measured):>8} {count(row.tokens):>6}"
         shares = f"{100 * mfu:5.1f} {100 * row.mfu:5.1f} {100 * off:+4.0f}%"
-        yield f"{run.name:26} {stands_at:>13} {rates} {shares} {mark}".rstrip()
+        yield f"{run.name:26} {stands_at:>14} {rates} {shares} {mark}".rstrip()
     yield ""
     for reason, mark in reasons.items():
         yield wrapped(f"{mark} {reason or 'no reason is known'}.")
@@ -208,19 +217,24 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[tuple[int
     tested = [abs(ratio(run, row) - 1) for run, row in evaluated if not run.fitted]
     yield wrapped(
         f"The ceiling, {CEILING:.0%} of a device's peak, is set on the {len(evaluated) - len(tested)} runs of PTD's"
-        f" table 1 alone. Of the {len(tested)} others, {sum(off <= OFF for off in tested)} are within 15 %. row: where"
-        " it stands among all that fit, by the model; tokens/s, MFU: measured, and by the model, in %."
+        f" table 1 alone. Of the {len(tested)} others, {sum(off <= OFF for off in tested)} are within 15 %."
+    )
+    yield wrapped(
+        "row: its place among all that fit, by the model. A run with ~ is not among them. It needs too much memory, or"
+        " a large search leaves out its kind, and the place is that of its time. tokens/s: measured, then by the model;"
+        " so is MFU, in %."
     )
 
 
-def as_row(run_and_row: tuple[Published, Row], place: tuple[int, int]) -> dict[str, Any]:
+def as_row(run_and_row: tuple[Published, Row], place: Stands) -> dict[str, Any]:
     """A run for machines."""
     run, row = run_and_row
     return {
         "run": run.name,
         "choice": vars(row.choice),
-        "stands": place[0],
-        "fit": place[1],
+        "stands": place.place,
+        "fit": place.fit,
+        "listed": place.listed,
         "printed": f"{run.printed.printed} {run.printed.unit}",
         "seconds": run.seconds,
         "model_seconds": row.seconds.step,

@@ -19,7 +19,7 @@ from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_of
 from minidist.plan.orders import orders, splits, takes
 from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest, tied_time
-from minidist.plan.traffic import data_volumes_along, within_layers
+from minidist.plan.traffic import data_volumes_along
 
 RECOMPUTE = ("none", "selective", "every:1")
 
@@ -66,9 +66,7 @@ class Evaluator:
     def seconds(self, choice: Choice, asked: Planned) -> Seconds:
         order = choice.schedule if splits(choice.schedule) else "loop"
         of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, order, choice.rows, choice.recompute, choice.ep
-        stage: Stage = self.memo.recall(
-            ("stage", *of_stages), lambda: slowest(self.cluster, asked, within_layers(asked))
-        )
+        stage: Stage = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
         of_data = choice.dp, choice.tp, choice.cp, choice.pp, choice.ep, choice.chunks, order, choice.zero, choice.hosts
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)

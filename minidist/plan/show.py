@@ -13,7 +13,7 @@ from minidist.plan.traffic import sent, share_across
 
 GB = 10**9
 DAY = 24 * 60 * 60
-HEAD = " #    dp tp cp  pp  ep  order ZeRO again   b    GB   idle wait  tok/s  MFU"
+HEAD = " #    dp tp cp  pp  ep  order ZeRO again   b    GB idle  wait  tok/s  MFU"
 SHORT = {"interleaved": "v{}", "llama3": "v{}*", "dualpipe": "dual", "dualpipe-v": "dual-v"}
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
@@ -24,7 +24,7 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {fit:,} of them fit; order: the best for its row."
+    yield f"\n{total:,} rows divide; {fit:,} of them fit. Each is shown with its best order."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
@@ -33,6 +33,7 @@ def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
     """One row."""
     at, time = row.choice, row.seconds
     m, order = at.micro_batches(wanted.batch), SHORT.get(at.schedule, at.schedule).format(at.chunks)
+    order = order if at.pp > 1 else "-"
     again, zero = AGAIN[at.recompute], f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
     waits = time.tensor + time.context + time.experts + time.pipeline + time.data
     sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.ep:3} {order:>6} {zero:>4} {again:>5}"
@@ -53,8 +54,8 @@ def count(value: float) -> str:
 
 LEGEND = (
     "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep divide the experts. The order is the "
-    "pipeline's schedule. It may be vN: interleaved, N chunks to a stage; vN*: in Llama 3's groups, as p does not "
-    "divide m; or dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
+    "pipeline's schedule; vN: interleaved, N chunks to a stage; vN*: the same in Llama 3's groups, where p does not "
+    "divide m; dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
     "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank; --check runs these "
     "formulas. idle: the bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. "
     "wait: for messages that nothing hides. Both are in % of the step."
@@ -65,9 +66,9 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     """Every term of a row, with its formula and section."""
     at, held, time = row.choice, row.held, row.seconds
     m = at.micro_batches(wanted.batch)
-    words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}, {at.schedule}, v {at.chunks}, ZeRO-{at.zero}"
-    words += f", ep {at.ep}" * (at.ep > 1)
-    yield wrapped(f"{words}, recompute {at.recompute}, b {at.rows}, m {m}")
+    words = f"dp {at.dp} x tp {at.tp} x cp {at.cp} x pp {at.pp}"
+    words += f", {at.schedule}, v {at.chunks}" * (at.pp > 1) + f", ep {at.ep}" * (at.ep > 1)
+    yield wrapped(f"{words}, ZeRO-{at.zero}, recompute {at.recompute}, b {at.rows}, m {m}")
     yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
     for kind, told in memory_words(wanted, at).items():
         if nbytes := getattr(held, kind):
@@ -77,22 +78,21 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     yield "\nTime of a step, in seconds: a model"
     useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"
     yield spent("work, slowest stage", useful, time.work, "PaLM App. B")
-    yield spent(
-        "runs again",
-        {"none": "nothing", "selective": "4bs²h a layer", "every:1": "a forward"}[at.recompute],
-        time.again,
-        "Korthikanti §5",
-    )
-    bubble, source = BUBBLES.get(at.schedule, ("(p-1)/(vm)", "PTD §2.2"))
-    yield spent("bubble", f"{bubble} = {idle(at.schedule, at.pp, m, at.chunks):.4f}", time.bubble, source)
-    for name, formula, source in (
-        ("tensor", "α, n/β; nothing hides it", "PTD §3.2"),
-        ("context", "not hidden by attention", "Ring Attention §3"),
-        ("experts", "α, n/β; nothing hides it", "GShard §3"),
-        ("pipeline", "while it fills and drains", "PTD §3.2"),
-        ("data", "not hidden by backward", "FSDP §3.3.2"),
+    if at.recompute != "none":
+        again = {"selective": "4bs²h a layer", "every:1": "a forward"}[at.recompute]
+        yield spent("runs again", again, time.again, "Korthikanti §5")
+    if at.pp > 1:
+        bubble, source = BUBBLES.get(at.schedule, ("(p-1)/(vm)", "PTD §2.2"))
+        yield spent("bubble", f"{bubble} = {idle(at.schedule, at.pp, m, at.chunks):.4f}", time.bubble, source)
+    for name, ranks, formula, source in (
+        ("tensor", at.tp, "α, n/β; nothing hides it", "PTD §3.2"),
+        ("context", at.cp, "not hidden by attention", "Ring Attention §3"),
+        ("experts", at.ep, "α, n/β; nothing hides it", "GShard §3"),
+        ("pipeline", at.pp, "while it fills and drains", "PTD §3.2"),
+        ("data", at.dp * at.cp, "not hidden by backward", "FSDP §3.3.2"),
     ):
-        yield spent(f"waits: {name}", formula, getattr(time, name), source)
+        if ranks > 1:
+            yield spent(f"waits: {name}", formula, getattr(time, name), source)
     yield spent("together", "", time.step, "")
     if at.pp > 1:
         by_clock = clocked_idle(at, m)
@@ -115,8 +115,8 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
     waiting = ("one's peak + those waiting", "Korthikanti §4")
-    if splits(at.schedule):  # W comes later than B: it counts as if nothing had gone before W
-        waiting = ("chunks in flight until W", "ZB table 2")
+    if splits(at.schedule):
+        waiting = ("those before B, before W", "ZB table 1")
     return {
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
         "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),

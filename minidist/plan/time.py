@@ -29,7 +29,7 @@ from minidist.grid.shares import shares_of
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
-from minidist.plan.traffic import on_a_host, size_of
+from minidist.plan.traffic import on_a_host, size_of, within_layers
 from minidist.tp.claims import Volume
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
@@ -134,14 +134,16 @@ def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Second
     return Seconds(work, again, through * busy * idle(at.schedule, p, m, v), tensor, context, routed, filling, data)
 
 
-def slowest(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]]) -> Stage:
-    """Of the stages that are asked about, the one that works longest. along: the volumes of tensor and context axis."""
-    stages = (of_stage(cluster, asked, along, rank, share) for rank, share in enumerate(shares_of(asked)))
+def slowest(cluster: Cluster, asked: Asked) -> Stage:
+    """Of the stages that are asked about, the one that works longest."""
+    shares = shares_of(asked)
+    along = within_layers(asked, shares)
+    stages = (of_stage(cluster, asked, along, rank, share) for rank, share in enumerate(shares))
     return max(stages, key=lambda stage: stage.forward + stage.backward)
 
 
 def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share) -> Stage:
-    """Of the stage of an asked rank."""
+    """Of the stage of an asked rank. along: the volumes of tensor, context and expert axis."""
     t, n, o = asked.layout.tp, asked.layout.cp, asked.options
     rate = cluster.flops * cluster.ceiling
     done = operations(asked, share.layers, share.head, share.b)

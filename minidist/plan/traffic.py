@@ -6,9 +6,10 @@ one host if that axis is no longer than G, and those of the outer axes usually a
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from minidist.claims.activations import Share
 from minidist.claims.run import Asked
 from minidist.grid.shares import dividing, shares_of
 from minidist.grid.volumes import (
@@ -39,15 +40,15 @@ def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
     ones."""
     shares = shares_of(asked)
     return {
-        **within_layers(asked),
+        **within_layers(asked, shares),
         "pipeline": message_volumes(asked, shares) if asked.layout.pp > 1 else [],
         **data_volumes_along(asked),
     }
 
 
-def within_layers(asked: Asked) -> dict[str, list[Volume]]:
-    """What layers wait for, or attention; and tokens on their way to experts."""
-    t, shares = asked.layout.tp, shares_of(asked)
+def within_layers(asked: Asked, shares: Sequence[Share]) -> dict[str, list[Volume]]:
+    """What layers wait for, or attention; and tokens on their way to experts. shares: of the asked ranks."""
+    t = asked.layout.tp
     in_layers = [*layer_volumes(asked, t, shares), *end_volumes(asked, t, shares)] if t > 1 else []
     return {
         "tensor": in_layers,

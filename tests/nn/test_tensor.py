@@ -197,13 +197,17 @@ def gradients(units, tapes, loss, postpone):
 
 @both_models
 @pytest.mark.parametrize("store", [None, np.float16])
-def test_postponed_weight_gradients_are_the_same_bits(name, store):
+def test_postponed_weight_gradients_are_the_same(name, store):
+    """To the bit, if nothing is narrowed."""
     units = small(name)
     at_once = gradients(units, *forward(units, b=2, s=6, store=store), postpone=False)
     later = gradients(units, *forward(units, b=2, s=6, store=store), postpone=True)
     for name, gradient in at_once.items():
         assert np.isfinite(gradient).all(), name
-        np.testing.assert_array_equal(gradient, later[name], err_msg=name)
+        if store is None:
+            np.testing.assert_array_equal(gradient, later[name], err_msg=name)
+        else:  # what waits is stored in two bytes
+            np.testing.assert_allclose(gradient, later[name], rtol=0, atol=2e-3 * abs(gradient).max(), err_msg=name)
 
 
 @both_models

@@ -57,6 +57,8 @@ MORE = [
     (small("gpt", 6, 8), Choice(1, 2, 1, 2, 1, "v-half", 2, 0)),
     (small("gpt", batch=12), Choice(1, 1, 2, 2, 1, "dualpipe-v", 2)),
     (small(batch=7), Choice(1, 1, 1, 2, 1, "llama3", 2, recompute="every:1")),
+    (small("gpt", experts=4), Choice(1, 2, 1, 2, 1, "zb-h1")),
+    (small("gpt", sequence=False, precision="fp32"), Choice(1, 2, 1, 2, 1, "zb-h1")),
 ]
 
 
@@ -158,6 +160,7 @@ HYBRID = small(), Choice(4, zero=3, hosts=2)
 TENSOR = small("gpt"), Choice(1, 2, 1, 2)
 RING = small(), Choice(1, 1, 2)
 SPLIT = small(), Choice(1, 2, 1, 2, 1, "zb-h1")
+LATER = "activations"
 EXPERTS = small(experts=4), Choice(4, ep=4)
 
 
@@ -210,6 +213,9 @@ MUTANTS = {  # a wrong formula: where it stands, what replaces it, the row, and 
         "experts, to other hosts",
     ),
     "a zero-bubble stage holds one more": (check.pipelines, "in_flight", with_one_more, SPLIT, "chunks in flight"),
+    "B leaves nothing for W": (memory, "layers_split", lambda f: lambda *of: f(*of)._replace(waiting=0), SPLIT, LATER),
+    "B needs no room of its own": (memory, "layers_split", lambda f: lambda *of: f(*of)._replace(most=0), SPLIT, LATER),
+    "the head leaves nothing for W": (memory, "ends_split", lambda f: lambda *of: (0, 0), SPLIT, "ends"),
     "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
 }
 

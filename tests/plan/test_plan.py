@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from minidist import UsageError
 from minidist.__main__ import main
+from minidist.claims.activations import Share, layer_bytes
+from minidist.claims.postponed import layers_split
 from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.layout import Layout
@@ -23,7 +25,7 @@ from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
 from minidist.plan import command, published, show, write
 from minidist.plan import search as searching
-from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides, parts
+from minidist.plan.choice import Choice, Planned, Wanted, ask, contiguous, divides, parts
 from minidist.plan.memory import KEEPS_ALL, held, in_flight
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
@@ -45,10 +47,11 @@ CLUSTER = Cluster(8, 16 * 10**9, 4, 312e12, 300e9, 12.5e9)
 @pytest.mark.parametrize("wanted", [WANTED, pytest.param(MIXTURE, marks=pytest.mark.slow)], ids=["dense", "experts"])
 def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
     """One by one, without what the search remembers or skips: the same rows fit, and take the same time."""
-    cluster = replace(CLUSTER, memory=6 * 10**9)  # many do not fit, for either reason
+    cluster = replace(CLUSTER, memory=6 * 10**9, within=600e9)  # many do not fit, for either reason; cp may be 2
     found, slow = search(wanted, cluster), Evaluator(wanted, cluster)
     rows = {row.choice: row for row in found.rows}
     assert len(rows) == len(found.rows) > 20
+    assert {choice.cp for choice in rows} == {1, 2}
     fit = tried = 0
     for choice in (choice for family in families(wanted, cluster) for choice in family):
         tried += 1
@@ -149,10 +152,30 @@ def test_in_flight_is_what_the_papers_say(p: int, m: int, v: int, schedule: str,
     chunks = max(v, 2) if kind.any_chunks else kind.chunks
     group = contiguous(schedule, p, m) or p
     promised = pipelines.in_flight(schedule, p, m, stage, chunks, group)
-    assert max(sum(now.counts) for now in in_flight(schedule, p, m, stage, chunks, group)) == promised
+    moments = in_flight(schedule, p, m, stage, chunks, group)
+    assert max(sum(now.counts) + sum(now.postponed) for now in moments) == promised
     if schedule not in KEEPS_ALL:
         fewer = in_flight(schedule, p, min(m, 3 * group + m % group), stage, chunks, group)
-        assert {*fewer} == {*in_flight(schedule, p, m, stage, chunks, group)}
+        assert {*fewer} == {*moments}
+
+
+def test_what_waits_for_w_is_table_1_s() -> None:
+    """Zero Bubble: sbh(34 + 5as/h) before B, without dropout two masks less; between B and W 32sbh."""
+    asked = ask(replace(WANTED, batch=4), Choice(1, 1, 1, 2, 1, "zb-h1", rows=2))
+    [(before, peak, after)] = {layer_split(asked, rank, 5) for rank in range(2)}
+    s, b, h, a = 2048, 2, 2048, 16
+    assert after == 5 * 32 * s * b * h
+    statistics = 4 * 4 * s * b
+    assert before == s * b * h * (34 + 2 * a * s / h - 2) + statistics
+    assert peak == 5 * before + 2 * s * b * h  # the last matrix' gradient comes before anything goes
+
+
+def layer_split(asked: Planned, rank: int, layers: int) -> tuple[float, float, float]:
+    """Bytes of a layer before B; of all, at most in B; and until W."""
+    share = Share(2, layers)
+    [before] = layer_bytes(asked.alone(rank), 1, [share], "none", False)
+    of = layers_split(asked, 1, rank, share, before)
+    return before, of.most, of.waiting
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
@@ -278,8 +301,19 @@ def test_published_runs_stand_in_a_list(monkeypatch: pytest.MonkeyPatch, capsys:
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for run in few:
-        place, fit = map(int, re.search(rf"{run.name} +(\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
+        place, fit = map(int, re.search(rf"{run.name} +~?(\d+) of (\d+) ", text).groups())  # type: ignore[union-attr]
         assert 1 <= place <= fit + 1
+
+
+def test_a_run_that_does_not_fit_is_not_in_the_list() -> None:
+    """Where its time would stand; a row of the list is in it."""
+    rows = search(WANTED, CLUSTER).rows
+    middle = rows[len(rows) // 2]
+    faster = sum(row.seconds.step < middle.seconds.step * (1 - 1e-9) for row in rows)
+    stands = published.standing(WANTED, CLUSTER, middle.choice, middle.seconds.step)
+    assert stands == (faster + 1, len(rows), True)
+    less = replace(CLUSTER, memory=int(middle.held.total) - 1)
+    assert not published.standing(WANTED, less, middle.choice, middle.seconds.step).listed
 
 
 # ---- on the screen, and in files -------------------------------------------------------------------------------------
@@ -318,8 +352,19 @@ def test_every_term_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     found = [float(number) for number in re.findall(r" (\d+\.\d{3})(?: |\n)", times)]
     *terms, together = found
     assert math.isclose(sum(terms), together, abs_tol=0.005)
-    for source in ("ZeRO §5.1", "Korthikanti §4", "PTD §2.2", "PaLM App. B"):
+    for source in ("ZeRO §5.1", "Korthikanti §4", "PaLM App. B"):
         assert source in text
+
+
+def test_terms_are_those_of_the_axes_that_a_row_has() -> None:
+    """Each time that is not zero is in the list; and no axis of one rank."""
+    rows = search(WANTED, CLUSTER).rows
+    for row in (next(row for row in rows if row.choice.pp > 1 < row.choice.tp), rows[0]):
+        text = "\n".join(show.explain(row, WANTED, CLUSTER, None))
+        assert ("PTD §2.2" in text) == (row.choice.schedule in ("1f1b", "interleaved") and row.choice.pp > 1)
+        for name in ("tensor", "context", "experts", "pipeline", "data"):
+            assert (f"waits: {name}" in text) or not getattr(row.seconds, name)
+        assert "waits: experts" not in text
 
 
 def test_a_row_is_checked_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -426,6 +471,8 @@ class Ban:
             raise ImportError(f"a plan needs {name}")
 sys.meta_path.insert(0, Ban())
 from minidist.__main__ import main
+from minidist.claims.activations import Share, layer_bytes
+from minidist.claims.postponed import layers_split
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -1,0 +1,89 @@
+"""What is held while a backward is split in two (Zero Bubble, section 2): after B, each matrix keeps its input and the
+gradient of its output until W. For a layer of GPT that is 7 + 9 numbers of sbh: 32sbh in two bytes each (table 1).
+
+Every other operation frees what it kept as soon as its part of B has run. So B may need more than what was there when
+it began, and a walk through a layer's operations says how much.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from minidist.claims import experts
+from minidist.claims.activations import Share
+from minidist.claims.needs import logit_columns
+from minidist.claims.run import Asked
+from minidist.papers.collectives import chunk_sizes
+
+
+class Split(NamedTuple):
+    """Bytes of a rank's layers, or of one: while B runs at most, and from then on until W."""
+
+    most: float
+    waiting: float
+
+
+def layers_split(run: Asked, t: int, rank: int, share: Share, layer: float) -> Split:
+    """Of all layers of a share. layer: what one keeps before B, which goes from the last one to the first."""
+    if not share.layers:
+        return Split(0, 0)
+    changes = [*layer_changes(run, t, rank, share, layer)]
+    more, peak = sum(changes), max(accumulate(changes))
+    passed = (share.layers - 1) * max(0.0, more)  # where a layer holds more after B than before, the first is the worst
+    return Split(share.layers * layer + passed + peak, share.layers * (layer + more))
+
+
+def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> Iterator[float]:
+    """What each operation of a layer adds in B, or frees, from the last one to the first. Of the norms and of attention
+    nothing is left; t ranks share the layer."""
+    o, p, h = run.options, run.bytes.stored, run.options.width
+    n, apart = share.tokens(o.context), t if run.sequence_parallel else 1
+    whole, own = p * n * h, p * n * h / apart  # a matrix cut by rows needs the gradient of all positions
+    norm = own + (2 if o.model == "gpt" else 1) * run.bytes.computed * n / apart
+    kv = (o.kv_heads or o.heads) if o.model == "llama" else o.heads
+    qkv = p * n * (h + 2 * (h // o.heads * kv)) / t
+    mlp = [*mlp_changes(run, t, rank, n, apart, whole)]
+    attention = layer - 2 * norm - 2 * own - whole / t - mlp_bytes(run, t, rank, n)
+    yield from mlp
+    yield -norm
+    yield whole  # the projection's
+    yield -attention
+    yield qkv
+    yield -norm
+
+
+def mlp_widths(run: Asked, t: int, rank: int) -> tuple[float, float]:
+    """Of what the first matrix gives, and of what the second one gets, on a rank."""
+    if run.options.model == "gpt":
+        return 4 * run.options.width / t, 4 * run.options.width / t
+    f = chunk_sizes(run.model.mlp_width, t)[run.places[rank].tensor]
+    return 2 * f, f
+
+
+def mlp_bytes(run: Asked, t: int, rank: int, n: int) -> float:
+    """What an MLP keeps before B, or a mixture, in addition to its normed input; of n tokens."""
+    dense = run.bytes.stored * n * sum(mlp_widths(run, t, rank))
+    return dense + (experts.more_than_an_mlp(run, rank, n) if run.model.experts else 0)
+
+
+def mlp_changes(run: Asked, t: int, rank: int, n: int, apart: int, whole: float) -> Iterator[float]:
+    """Of an MLP; or of a mixture: the sum of results, the gates, the experts, the copies of tokens, the router."""
+    o, p, wide = run.options, run.bytes.stored, run.bytes.computed
+    given, _ = mlp_widths(run, t, rank)
+    if not run.model.experts:
+        yield from (whole, -p * n * given, p * n * given)
+        return
+    made, arrived = experts.rows_of_mixture(run, rank, n)
+    yield -(p * made * o.width + 4 * made + wide * o.top * n)
+    yield -(wide * n * o.experts + 4 * o.top * n)
+    yield from (p * arrived * o.width, -p * arrived * given, p * arrived * given)
+    yield -4 * o.top * n
+    yield p * n * o.experts / apart
+
+
+def ends_split(run: Asked, t: int, share: Share) -> tuple[float, float]:
+    """Bytes of the embedding and of the head that wait for W: the gradient of tokens, and, for the last matrix, its
+    input and the gradient of the logits."""
+    n, p, h = share.tokens(run.options.context), run.bytes.stored, run.options.width
+    last = h / (t if run.sequence_parallel else 1) + logit_columns(run, t)
+    return p * n * h * share.embedding, p * n * last * share.head
