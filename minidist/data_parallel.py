@@ -6,9 +6,9 @@
 Each rank runs forward and backward on its rows, the gradients are summed over the ranks, and every rank makes the same
 update. There are two ways to sum. A master rank can do it; its links then carry N-1 times what any other rank's do. Or
 each unit's gradient goes through a ring all-reduce, as soon as it is complete and before the backward of the unit
-below. These are gradient buckets (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.2); Sergeev & Del Balso
-("Horovod", 2018) brought the ring to deep learning. PyTorch sends a bucket while it computes the next gradients. Here
-the order and the bytes are the same, but a rank waits for its messages.
+below. These are gradient buckets (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704, section 3.2.2);
+Sergeev & Del Balso ("Horovod", 2018, arXiv 1802.05799) brought the ring to deep learning. PyTorch sends a bucket while
+it computes the next gradients. Here the order and the bytes are the same, but a rank waits for its messages.
 
 With --bucket-size N, gradients go through one buffer of N elements instead: small ones are summed together, large ones
 in parts. The buffer's size does not depend on the model (ZeRO, section 6.2), and each sum is the same to the last bit.

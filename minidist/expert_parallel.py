@@ -4,10 +4,11 @@
     mpirun -n 4 python -m minidist.expert_parallel --capacity 1.25 --ep 2 --zero 1
     mpirun -n 8 python -m minidist.expert_parallel --experts 16 --top 4 --ranks-per-host 2 --host-limit 2
 
-Shazeer et al., "Outrageously large neural networks", ICLR 2017 (mixtures of experts).
-Lepikhin et al., "GShard", 2020; Fedus, Zoph & Shazeer, "Switch Transformers", 2021 (experts on ranks, capacity).
-Rajbhandari et al., "DeepSpeed-MoE", 2022 (with ZeRO). Gale et al., "MegaBlocks", 2022 (no choice is dropped).
-DeepSeek-AI, "DeepSeek-V3", 2024 (a limit of hosts).
+Shazeer et al., "Outrageously large neural networks", ICLR 2017, arXiv 1701.06538 (mixtures of experts).
+Lepikhin et al., "GShard", 2020, arXiv 2006.16668; Fedus, Zoph & Shazeer, "Switch Transformers", 2021, arXiv 2101.03961
+(experts on ranks, capacity). Rajbhandari et al., "DeepSpeed-MoE", 2022, arXiv 2201.05596 (with ZeRO).
+Gale et al., "MegaBlocks", 2022, arXiv 2211.15841 (no choice is dropped).
+DeepSeek-AI, "DeepSeek-V3", 2024, arXiv 2412.19437 (a limit of hosts).
 
 A mixture of experts (`minidist/nn/mixture.py`) has E MLPs in place of one, and each token goes through k of them. So a
 model may have E times the parameters at the same arithmetic for each token, and no rank has room for all of them. Here

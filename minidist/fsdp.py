@@ -5,7 +5,7 @@
     mpirun -n 4 python -m minidist.fsdp --strategy hybrid_shard --ranks-per-host 2
     mpirun -n 4 python -m minidist.fsdp --backward-prefetch none --accumulate 4 --no-sync
 
-Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023, section 3.
+Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023, arXiv 2304.11277, section 3.
 
     name in FSDP        name in ZeRO, and in this book                                sent        parameters held
     FlatParameter       Flat (`minidist/nn/flat.py`), of a unit

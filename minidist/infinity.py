@@ -4,7 +4,8 @@
     mpirun -n 4 python -m minidist.infinity --layers 16 --batch 8 --recompute full --device-memory 1MB --host-memory 1MB
     mpirun -n 8 python -m minidist.infinity --bandwidth-table
 
-Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU memory wall for extreme scale deep learning", SC 2021.
+Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU memory wall for extreme scale deep learning", SC 2021, arXiv
+2104.07857.
 
 ZeRO-3 holds 16Ψ/N bytes on each rank, but needs none of them for long: a unit's shard is used in its forward, in its
 backward and in its update, and in between it can wait on a disk (section 5.1.1). The price is time, unless the disk's

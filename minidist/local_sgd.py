@@ -3,7 +3,7 @@
     mpirun -n 4 python -m minidist.local_sgd --every 10
     mpirun -n 4 python -m minidist.local_sgd --every 10 --outer-lr 0.7 --outer-momentum 0.9
 
-Stich, "Local SGD converges fast and communicates little", ICLR 2019.
+Stich, "Local SGD converges fast and communicates little", ICLR 2019, arXiv 1805.09767.
 Douillard et al., "DiLoCo: Distributed low-communication training of language models", 2023, arXiv 2311.08105.
 
 In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elements for that. Here rank r follows the mean

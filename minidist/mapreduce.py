@@ -8,6 +8,7 @@
     python -m minidist.mapreduce --cluster
 
 Dean & Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters", OSDI 2004, section 3.
+https://www.usenix.org/conference/osdi-04/mapreduce-simplified-data-processing-large-clusters
 
 Rank 0 is the master, the others are workers; a single rank is both. The input is cut into M splits. A map task calls
 `map` for every record of a split and writes the pairs to R region files on its worker's own disk. A reduce task fetches

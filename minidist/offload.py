@@ -5,7 +5,7 @@
     mpirun -n 4 python -m minidist.offload --zero 3 --parameters host
     mpirun -n 4 python -m minidist.offload --delayed-update 40
 
-Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021.
+Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021, arXiv 2101.06840.
 
 Of the 16 bytes per parameter, forward and backward need 2. The update needs the others. Its work grows with Ψ only,
 while the work of forward and backward also grows with the batch: so a CPU can do the update (section 3.2). The price is

@@ -4,8 +4,9 @@
     mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
     mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2 --experts 8
 
-Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
-(how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).
+Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021,
+arXiv 2104.04473, section 3 (how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, arXiv 2304.11277,
+section 3.2.2 (hybrid sharding).
 
     tensor     innermost     changes what a unit is: 1/t of each layer, with communication inside
     context    next to it    changes which positions a rank works on, and how attention finds the others

@@ -5,7 +5,9 @@
     mpirun -n 4 python -m minidist.parameter_server --staleness-sweep --batch 15
 
 Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
+https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu
 Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013 (ssp).
+https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html
 
 Each of the S weights has a key. Servers hold ranges of keys, with the optimizer's state. In every iteration a worker
 pulls S values, computes a gradient on its rows of the batch, and pushes S values: 2S in any case. How old may the

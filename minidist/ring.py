@@ -2,8 +2,10 @@
 
     mpirun -n 4 python -m minidist.ring
 
-Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009 (the ring).
-Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005 (the others).
+Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009,
+doi 10.1016/j.jpdc.2008.09.002 (the ring).
+Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005,
+doi 10.1177/1094342005051521 (the others).
 
 An all-reduce sums an array over N ranks and leaves the sum on each of them. If a server collects all arrays and sends
 the sum back, (N-1)·S bytes move into and out of one rank. The ring cuts the array into N chunks, and N partial sums

@@ -3,9 +3,10 @@
     mpirun -n 4 python -m minidist.tensor_parallel
     mpirun -n 4 python -m minidist.tensor_parallel --sequence-parallel --recompute selective
 
-Shoeybi et al., "Megatron-LM: Training multi-billion parameter language models using model parallelism", 2019, section 3
-(tensor parallelism); Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section
-4 (sequence parallelism, activations) and 5 (selective recomputation).
+Shoeybi et al., "Megatron-LM: Training multi-billion parameter language models using model parallelism", 2019,
+arXiv 1909.08053, section 3 (tensor parallelism). Korthikanti et al., "Reducing activation recomputation in large
+transformer models", 2022, arXiv 2205.05198, section 4 (sequence parallelism, activations) and 5 (selective
+recomputation).
 
 Cut the first matrix of the MLP by columns and the second by rows, and nothing has to be sent in between:
 

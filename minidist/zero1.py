@@ -2,7 +2,8 @@
 
     mpirun -n 4 python -m minidist.zero1
 
-Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, section 5.1.
+Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020,
+arXiv 1910.02054, section 5.1.
 
 In data parallelism every rank makes the same update with the same optimizer state: 12Ψ bytes of master copy, momentum
 and variance, held N times. Here rank r keeps these for shard r of every unit and updates only shard r. It needs only

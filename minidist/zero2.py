@@ -2,7 +2,7 @@
 
     mpirun -n 4 python -m minidist.zero2
 
-Rajbhandari et al., "ZeRO", SC 2020, section 5.2.
+Rajbhandari et al., "ZeRO", SC 2020, arXiv 1910.02054, section 5.2.
 
 Rank r updates only shard r, so it keeps only the summed gradient of shard r: 2Ψ/N bytes instead of 2Ψ. The backward
 still computes whole gradients, one unit after another. Each goes into a bucket as large as its unit and is

@@ -3,7 +3,7 @@
     mpirun -n 4 python -m minidist.zero3
     mpirun -n 4 python -m minidist.zero3 --keep-last
 
-Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
+Rajbhandari et al., "ZeRO", SC 2020, arXiv 1910.02054, section 5.3.
 
 A step is the engine's loop over the model's units (`minidist/engine.py`), which calls the functions below:
 

@@ -4,7 +4,8 @@
     mpirun -n 8 python -m minidist.zero_r --tp 2 --activations host
     mpirun -n 8 python -m minidist.zero_r --tp 2 --configurations
 
-Rajbhandari et al., "ZeRO", SC 2020, section 6 (the three optimizations) and 8 (how much the first of them sends).
+Rajbhandari et al., "ZeRO", SC 2020, arXiv 1910.02054, section 6 (the three optimizations) and 8 (how much the first
+of them sends).
 
 P_a   With full recomputation each layer keeps its input, its checkpoint: b·s·h elements, the same on each of the t
       ranks that share the layer. With --activations partitioned a rank keeps 1/t of it, and the ranks gather the whole

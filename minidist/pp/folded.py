@@ -172,7 +172,7 @@ def chimera(at: Place) -> Instructions:
         return 2 * p * unit + 2 * j
 
     for chunk in (0, 1):
-        s = at.position(chunk)
+        s = at.positions[chunk]
         ahead = max(p // 2 - 1 - s, 0)
         for i in range(at.micro_batches // 2):
             k = 2 * i + chunk

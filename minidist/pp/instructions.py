@@ -6,6 +6,7 @@ the papers' formulas.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 # ---- instructions ----------------------------------------------------------------------------------------------------
 
@@ -134,10 +135,11 @@ class Place:
         """The number of workers that have the same part of the model, and each its share of the micro-batches."""
         return 2 if self.shape == "cross" else self.workers(self.stage)
 
-    def position(self, chunk: int) -> int:
-        """The part of the model that the chunk is."""
-        row = 0 if self.shape == "cross" else chunk
-        return row * self.stages + self.turned(chunk, self.stage)
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The part of the model that each chunk is. Each message is asked for it, so it is worked out once."""
+        rows = (0 if self.shape == "cross" else chunk for chunk in range(self.chunks))
+        return tuple(row * self.stages + self.turned(chunk, self.stage) for chunk, row in enumerate(rows))
 
     def holder(self, position: int, chunk: int) -> int:
         """The stage that has this part of the model; in a cross, of the model that the chunk belongs to."""
@@ -149,10 +151,10 @@ class Place:
         return self.stages - 1 - stage if row % 2 and self.shape != "loop" else stage
 
     def is_first(self, chunk: int) -> bool:
-        return self.position(chunk) == 0
+        return self.positions[chunk] == 0
 
     def is_last(self, chunk: int) -> bool:
-        return self.position(chunk) == self.parts - 1
+        return self.positions[chunk] == self.parts - 1
 
     def workers(self, stage: int) -> int:
         return self.replicas[stage] if self.replicas else 1
@@ -160,16 +162,20 @@ class Place:
     def boundary(self, message: Send | Receive) -> int:
         """Between which parts of the model a message goes: boundary b is that of parts b and b + 1."""
         outgoing = isinstance(message, Send) == (message.what == ACTIVATION)
-        return self.position(message.chunk) - (0 if outgoing else 1)
+        return self.positions[message.chunk] - (0 if outgoing else 1)
 
     def name(self, message: Send | Receive) -> tuple[str, int, int]:
         """What a message is called at both of its ends."""
         return message.what, message.micro_batch, self.boundary(message)
 
+    def far_stage(self, message: Send | Receive) -> int:
+        """The stage at the other end: this one itself, if the message goes from chunk to chunk of one stage."""
+        here, boundary = self.positions[message.chunk], self.boundary(message)
+        return self.holder(boundary + 1 if here == boundary else boundary, message.chunk)
+
     def peer(self, message: Send | Receive) -> int:
         """The rank at the other end. Ranks count through the replicas of the first stage, then of the second, …"""
-        here, boundary = self.position(message.chunk), self.boundary(message)
-        stage = self.holder(boundary + 1 if here == boundary else boundary, message.chunk)
+        stage = self.far_stage(message)
         return sum(map(self.workers, range(stage))) + message.micro_batch % self.workers(stage)
 
     def ahead(self, stage: int) -> int:

@@ -21,7 +21,7 @@ class Stage:
     @property
     def units(self) -> list[Unit]:
         """In the model's order, so that two workers with the same units have them in the same order."""
-        rows = sorted(range(len(self.chunks)), key=self.at.position)
+        rows = sorted(range(len(self.chunks)), key=self.at.positions.__getitem__)
         return [unit for row in rows for unit in self.chunks[row]]
 
 
@@ -34,7 +34,7 @@ def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, p
     """
     head = units[-1]
     assert isinstance(head, Head)
-    chunks = [[units[i] for i in parts[at.position(chunk)]] for chunk in range(at.chunks)]
+    chunks = [[units[i] for i in parts[part]] for part in at.positions]
     stage = Stage(at, chunks, pipe, head.weight.shape[1], pieces)
     crossed, ends = at.shape == "cross", {at.holder(0, 0), at.holder(at.parts - 1, 0)}
     pair = min(at.stage, at.stages - 1 - at.stage)

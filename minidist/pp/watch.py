@@ -57,12 +57,13 @@ class Watch:
         match instruction:
             case Send():
                 self.stamps.send(instruction, self.clock.now)
-                self._note(instruction)
+                if self._crosses(instruction):
+                    self._note(instruction)
             case Receive():
                 sent = self.stamps.receive(instruction)
-                if not self._stays(instruction):  # a message to itself was sent in its own past
+                if self._crosses(instruction):  # what a stage gives itself was made in its own past
                     self.clock.receive(sent)
-                self._note(instruction)
+                    self._note(instruction)
             case Forward(k, chunk, version):
                 self.versions[k, chunk] = version
                 self._work("F", instruction)
@@ -88,13 +89,11 @@ class Watch:
         self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
-        if not self._stays(message):
-            self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
+        self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
 
-    def _stays(self, message: Send | Receive) -> bool:
-        """What goes from chunk to chunk of the same stage is no message."""
-        boundary = self.at.boundary(message)
-        return self.at.holder(boundary, message.chunk) == self.at.holder(boundary + 1, message.chunk)
+    def _crosses(self, message: Send | Receive) -> bool:
+        """To another stage; what goes from chunk to chunk of the same stage is no message."""
+        return self.at.far_stage(message) != self.at.stage
 
 
 class OverRanks:

@@ -119,8 +119,16 @@ def prose(text: str) -> str:
     return "\n".join(parts)
 
 
+# Where a paper is, with the section that is meant, as docstrings name it: the pattern, and the address.
+PLACES = {
+    r"arXiv\s(\d{4}\.\d{4,5})(?:,\s+section\s+\d+(?:\.\d+)*)?": r"https://arxiv.org/abs/\1",
+    r"doi\s(10\.\d{4,}/[\w./-]*\w)": r"https://doi.org/\1",
+    r"(https://[\w./-]*\w)": r"\1",
+}
+
+
 def _inline(text: str) -> str:
-    linked = re.sub(
-        r"arXiv (\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">arXiv \1</a>', html.escape(text, quote=False)
-    )
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", linked)
+    shown = html.escape(text, quote=False)
+    for place, address in PLACES.items():
+        shown = re.sub(rf'(?<!["/]){place}', rf'<a href="{address}">\g<0></a>', shown)
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", shown)

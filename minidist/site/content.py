@@ -5,11 +5,13 @@ import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import minidist
 from minidist.claims.mutants import mutants_of
 from minidist.claims.papers import Recounted, library
 from minidist.contents import CHAPTERS
+from minidist.papers.figure import Evidence
 from minidist.site import annotate, changes, compute, forms, traces
 from minidist.site.views.collectives import draw_steps, name_colors
 
@@ -94,26 +96,30 @@ def source(path: str) -> str:
 
 # ---- figures of papers -----------------------------------------------------------------------------------------------
 
-COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "evidence, or why it differs")
+COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "read in; why it differs")
+EVERY = "all"  # no choice among papers, or kinds of evidence
 
 
 def figures() -> str:
-    """All figures of papers, in a table that a reader can search."""
-    rows = []
-    for paper in library().values():
+    """All figures of papers, in a table that a reader can search, and filter by paper and evidence."""
+    papers, rows = library(), []
+    for paper in papers.values():
         for figure in paper.figures:
             out = Recounted(figure, on_ranks=False, value=None)
             sign = {True: "✓", False: "✗", None: ""}[out.agrees]
             cells = [paper.name, figure.source, figure.cell, f"{figure.printed} {figure.unit}".strip(), figure.formula]
-            cells += [f"{out.shown} {sign}".strip(), figure.differs or figure.evidence]
-            rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+            cells += [f"{out.shown} {sign}".strip(), "; ".join(filter(None, (figure.evidence, figure.differs)))]
+            marks = f'data-paper="{paper.name}" data-evidence="{figure.evidence}"'
+            rows.append(f"<tr {marks}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
     shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     search = (
-        '<p><label>Search: paper, section, evidence, any words <input id="search" type="search"></label>'
-        ' <output id="count"></output></p>'
+        f'<form class="compute" id="filter">{forms.Choice("paper", "paper", EVERY, [EVERY, *papers]).as_html()}'
+        f"{forms.Choice('evidence', 'where it was read', EVERY, [EVERY, *get_args(Evidence)]).as_html()}"
+        '<label>section, formula, any words <input name="words" type="search"></label></form>'
+        '<p><output id="count"></output></p>'
     )
-    script = '<script src="_static/figures.js"></script>'
+    script = '<script type="module" src="_static/figures.js"></script>'
     return "\n\n".join([
         "# What papers print, and what comes out here",
         "By formula; `python -m minidist papers --run` counts those that ranks can count.",

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from minidist import UsageError
+from minidist.colors import RANKS
 from minidist.cp.claims import check_context
-from minidist.cp.compare import Row
+from minidist.cp.compare import Row, draw
 from minidist.cp.group import Group
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
@@ -38,6 +41,23 @@ def test_schemes_are_compared_and_the_ring_is_drawn(tmp_path: Path, capsys: pyte
     assert busy["ring", "contiguous"] == pytest.approx((4 * 6 + 1) / (7 * 6 + 1))
     assert "ring, contiguous" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_the_rings_picture_has_each_step_and_each_ranks_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks with unequal work: boxes from begin to end in the colors of the keys' owners, and bars of pairs."""
+    figures = list[Any]()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
+    spans = [[(0, 0.0, 2.0)], [(0, 0.0, 4.0), (1, 4.0, 6.0)], [(1, 1.0, 2.0)]]
+    draw([Row("ring", "contiguous", *[[8] * 3] * 2, [16] * 3, [2, 6, 1], [2, 6, 2], *[[1] * 3] * 2, spans)], "svg")
+    times, balance = figures[0].axes
+    boxes = [path.get_extents().bounds for one in times.collections for path in one.get_paths()]  # left, row, size
+    expected = [(0, -0.4, 2, 0.8), (0, 0.6, 4, 0.8), (4, 0.6, 2, 0.8), (1, 1.6, 1, 0.8)]
+    assert boxes == [pytest.approx(box) for box in expected]
+    owners = [0, 1, 0, 1]  # in step 1, a rank has its left neighbor's keys
+    assert [to_hex(one.get_facecolor()[0]) for one in times.collections] == [to_hex(RANKS[rank]) for rank in owners]
+    assert [text.get_text() for text in times.texts] == [str(rank) for rank in owners]
+    assert [bar.get_width() for bar in balance.patches] == [2, 6, 1]
+    assert [line.get_xdata()[0] for line in balance.lines] == [3]
 
 
 def test_a_row_falls_if_other_bytes_are_sent() -> None:

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from alone import train_alone
 from minidist import UsageError, command
+from minidist.colors import QUANTITIES
 from minidist.memory import plot
 from minidist.memory.plot import History
 from minidist.memory.pool import KINDS, Pool
@@ -61,6 +64,27 @@ def test_ranks_that_hold_the_same_share_a_panel() -> None:
         *("A title", "each of ranks 0, 3", "each of ranks 1 to 2"),
         *("peak without workspace: 600.00 B", "peak without workspace: 700.00 B"),
     ]
+
+
+def test_areas_are_as_high_as_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stage that takes in two micro-batches: 500 bytes of parameters, and on top of them activations, by the
+    places in which they come and go. The dotted line is the most without workspace."""
+    monkeypatch.setattr(plot, "_saved", lambda figure, format: figure)
+    figure: Any = plot.draw([{"device": recorded(1)}], "", "svg")
+    [axes] = figure.axes
+    tops, name_of = dict[str, list[float]](), {to_hex(color): kind for kind, color in QUANTITIES.items()}
+    for area in axes.collections:
+        [outline] = area.get_paths()
+        edge = {x: [y for at, y in outline.vertices if at == x] for x, _ in outline.vertices}
+        tops[name_of[to_hex(area.get_facecolor()[0])]] = [max(edge[x]) for x in WHERE[:-1]]
+    assert tops["parameters"] == pytest.approx([500.0] * 10)
+    # the edge of a step goes through the heights before and after it: the higher one
+    assert tops["activations"] == pytest.approx([500, 560, 560, 600, 600, 660, 660, 700, 700, 700])
+    assert [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [700]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["F1", "F2", "B1", "B2"]
+
+
+WHERE = [0, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 1.75, 2, 3]  # states of that stage, as the next test but one has them
 
 
 @pytest.mark.parametrize("format", plot.FORMATS)

@@ -63,7 +63,7 @@ def of_ours(name: str, p: int, m: int, v: int) -> list[list[tuple[Work, ...]]]:
 
 
 def work_of(at: Place, letter: str, one: Forward | Backward | Weight) -> Work:
-    return letter, at.position(one.chunk), one.micro_batch
+    return letter, at.positions[one.chunk], one.micro_batch
 
 
 def backwards_reversed(orders: list[Any], p: int, m: int) -> list[Any]:

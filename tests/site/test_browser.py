@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 
+from minidist.claims.papers import library
 from minidist.site import browser_python
 
 LARGEST = 300_000  # bytes of a page with all that it shows, without notebooks' outputs and without Python
@@ -76,6 +77,47 @@ def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..
                 wrong.append(f"{name} is wider than {width} pixels")
             wrong += [f"{name} at {width} pixels cuts off {part}" for part in page.evaluate(CUT_OFF, width)]
     assert not wrong
+
+
+def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
+    """By paper, by evidence, by words of a section; the address holds the choice, and counts say what is left."""
+    page = opened()
+    page.goto(address + "papers.html")
+    every = [(name, figure) for name, paper in library().items() for figure in paper.figures]
+
+    def shown() -> list[str]:
+        rows = page.locator("#figures tbody tr:not([hidden])")
+        assert page.locator("#count").inner_text() == f"{rows.count()} of {len(every)} figures"
+        return [words.replace("\t", " ") for words in rows.locator("td:nth-child(3)").all_inner_texts()]
+
+    assert len(shown()) == len(every)
+    page.get_by_label("paper").select_option("zero")
+    assert shown() == [figure.cell for name, figure in every if name == "zero"]
+    page.get_by_role("searchbox").fill("Table 1")
+    found = [figure.cell for name, figure in every if name == "zero" and "Table 1" in figure.source]
+    assert shown() == found != []
+    page.reload()
+    assert shown() == found
+    page.get_by_label("paper").select_option("all")
+    page.get_by_role("searchbox").fill("")
+    page.get_by_label("where it was read").select_option("code")
+    assert shown() == [figure.cell for _, figure in every if figure.evidence == "code"] != []
+
+
+PRINTED = """() => [...document.querySelectorAll(".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state")]
+    .filter(one => one.checkVisibility()).map(one => one.className || one.id)"""
+
+
+def test_print_has_the_page_and_its_colors(address: str, opened: Callable[..., Any]) -> None:
+    """Without what a reader presses; and what a color means is not lost."""
+    page = opened()
+    page.emulate_media(media="print")
+    for kind in KINDS:
+        page.goto(f"{address}{kind}.html")
+        assert page.evaluate(PRINTED) == [], kind
+        colored = page.locator("#view .chip, #view .cell, .diff code").all()
+        assert {one.evaluate("one => getComputedStyle(one).printColorAdjust") for one in colored[:3]} <= {"exact"}
+        assert colored or kind not in ("chapters/zero2", "memory", "schedules", "collectives")
 
 
 OUTPUTS = "new Blob([...document.querySelectorAll('.cell_output')].map(output => output.outerHTML)).size"

@@ -185,6 +185,28 @@ def test_the_papers_bubbles(p: int, groups: int, v: int) -> None:
         assert f"by stage: {', '.join(held)}<" in figure
 
 
+@pytest.mark.parametrize("name", FLUSHING)
+def test_a_drawing_in_the_terminal(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chapter's page has it. Each piece of work stands in its stage's line from its start to its end."""
+    monkeypatch.setenv("COLUMNS", "400")
+    draw(CHAPTER.parser().parse_args(["--draw", name, "--pp", "4", "--micro-batches", "8"]))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stage ")]
+    schedule = SCHEDULES[name]
+    v = 2 if schedule.any_chunks else schedule.chunks
+    share = 1 if schedule.shape == "cross" else v
+    wide = share if share > 1 else 2  # columns to a unit of a stage's time
+    for line, row in zip(lines, work_out(name, 4, 8, v, dict.fromkeys("FBW", 1.0), 0.0), strict=True):
+        drawn = line[len("stage 1  ") :]
+        for one in row:
+            first, stop = round(one.start * wide), round(one.end * wide)
+            label = "&".join(part[0] + str(int(part[1:].split(".")[0]) % 10) for part in one.name.split("&"))
+            assert drawn[first:stop] == label[: stop - first].ljust(stop - first, "-"), (line, one)
+            drawn = drawn[:first] + " " * (stop - first) + drawn[stop:]
+        assert not drawn.strip()
+
+
 # ---- step by step ----------------------------------------------------------------------------------------------------
 
 

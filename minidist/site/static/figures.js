@@ -1,11 +1,26 @@
-// The search of the table of figures: rows that contain all words stay.
-const search = document.getElementById("search"), count = document.getElementById("count");
+// The table of figures: rows stay that are of the chosen paper and evidence, and contain all words. The address holds these.
+const form = document.getElementById("filter"), count = document.getElementById("count");
+const { paper, evidence, words } = form.elements;
 const rows = [...document.querySelectorAll("#figures tbody tr")].map(row => [row, row.textContent.toLowerCase()]);
+
 function filter() {
-  const words = search.value.toLowerCase().split(/\s+/);
-  let shown = 0;
-  for (const [row, text] of rows) { row.hidden = !words.every(word => text.includes(word)); shown += !row.hidden; }
-  count.textContent = `${shown} of ${rows.length} figures`;
+  const wanted = words.value.toLowerCase().split(/\s+/), isChosen = (choice, own) => ["all", own].includes(choice.value);
+  for (const [row, text] of rows) {
+    row.hidden = !(isChosen(paper, row.dataset.paper) && isChosen(evidence, row.dataset.evidence)
+      && wanted.every(word => text.includes(word)));
+  }
+  count.textContent = `${rows.filter(([row]) => !row.hidden).length} of ${rows.length} figures`;
+  if (location.hash || form.matches(":focus-within")) history.replaceState(null, "", "#" + new URLSearchParams(new FormData(form)));
 }
-search.addEventListener("input", filter);
-filter();
+
+function read() {
+  for (const [field, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (form.elements[field]) form.elements[field].value = value;
+  }
+  filter();
+}
+
+form.addEventListener("input", filter);
+form.addEventListener("submit", event => event.preventDefault());
+addEventListener("hashchange", read);
+read();

@@ -1,0 +1,129 @@
+"""What stands on pages next to the data that it is made from, which is read here in another way."""
+
+import ast
+import importlib
+import re
+import tomllib
+from html import unescape
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+from minidist import papers
+from minidist.contents import CHAPTERS
+from minidist.papers.figure import Figure, plain
+from minidist.site import annotate, changes, content
+
+PACKAGE = Path(annotate.__file__).parents[1]
+NAMES = [entry.name for entry in CHAPTERS]
+PLACES = ("https://arxiv.org/abs/", "https://doi.org/10.", "https://www.usenix.org/", "https://proceedings.neurips.cc/")
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """Cells of each row of a table in MyST, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def known_figures() -> list[tuple[str, Figure]]:
+    """By the names of the papers' modules."""
+    names = [one.name for one in iter_modules(papers.__path__)]
+    modules = [importlib.import_module(f"minidist.papers.{name}") for name in names]
+    return [(name, one) for name, module in zip(names, modules, strict=True) for one in getattr(module, "FIGURES", [])]
+
+
+def test_the_table_has_every_figure() -> None:
+    """With its paper, place, number, formula and evidence. ✓: what comes out is what is printed, or the bounds have it
+    between them. ✗: the paper disagrees with itself, and the reason follows."""
+    rows = re.findall(r'<tr data-paper="(.*?)" data-evidence="(.*?)">(.*?)</tr>', content.figures())
+    known = known_figures()
+    assert len(rows) == len(known) > 500
+    for (paper, evidence, shown), (name, figure) in zip(rows, known, strict=True):
+        cells = [unescape(cell) for cell in re.findall("<td>(.*?)</td>", shown)]
+        assert (paper, unescape(evidence)) == (name, figure.evidence)
+        number = f"{figure.printed} {figure.unit}".strip()
+        assert cells[:5] == [name, figure.source, figure.cell, number, figure.formula]
+        out, sign = re.fullmatch(r"(.*?) ?([✓✗]?)", cells[5]).groups()  # type: ignore[union-attr]
+        assert out == ("" if figure.value is None else figure.rounded(figure.value))
+        if out:
+            ends = [plain(figure.rounded(end)) for end in figure.bounds or ()]
+            agrees = ends[0] <= plain(figure.printed) <= ends[1] if ends else out == figure.printed
+            assert sign == "✗✓"[agrees]
+        assert cells[6].split("; ", 1) == [figure.evidence, *([figure.differs] if figure.differs else [])]
+        assert figure.differs or sign != "✗"
+
+
+# ---- chapters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_a_change_are_two_methods(name: str) -> None:
+    """Read from the files of the two classes: the lines of the left column and of the right one, in order. Unmarked
+    lines are the same on both sides."""
+    for change in changes.changes(name):
+        before, after = change.where and change.where.split(": "), (name, change.name)
+        shown = changes.as_html([change])
+        lines = re.findall("<div>(.*?)</div>", shown)
+        rows = [re.findall(r'<code class="(.*?)".*?>(.*?)</code>', line) for line in lines]
+        columns = [[row[side] for row in rows] for side in ((0, 1) if before else (0,))]
+        read = [[text_of(line) for kind, line in column if kind != "none"] for column in columns]
+        assert read == [method_in(*where) for where in (before, after) if where]
+        if before:
+            kept = [[text for kind, text in column if kind in ("", "same")] for column in columns]
+            assert kept[0] == kept[1]
+            assert {kind for kind, _ in columns[0]} <= {"", "del", "none"}
+            assert {kind for kind, _ in columns[1]} <= {"same", "ins", "none"}
+
+
+def text_of(line: str) -> str:
+    return unescape(re.sub("<.*?>", "", line)).rstrip()
+
+
+def method_in(module: str, name: str) -> list[str]:
+    """A method's lines without its docstring, as its file has them."""
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    lines, (kind, method) = path.read_text().splitlines(), name.split(".")
+    [found] = [
+        part
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == kind
+        for part in node.body
+        if isinstance(part, ast.FunctionDef) and part.name == method
+    ]
+    first = min([found.lineno, *(mark.lineno for mark in found.decorator_list)])
+    note = found.body[0] if ast.get_docstring(found) else None
+    hidden = range(note.lineno, (note.end_lineno or 0) + 1) if note else ()
+    own = [lines[i - 1][4:].rstrip() for i in range(first, (found.end_lineno or 0) + 1) if i not in hidden]
+    return own or [""]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chapter_shows_its_run_and_its_mutants(name: str) -> None:
+    page = content.chapter(name, "what it printed")
+    assert page.count("## A run\n\nwhat it printed\n") == 1
+    file = PACKAGE / "claims" / "mutants" / f"{name}.toml"
+    mutants = tomllib.loads(file.read_text())["mutant"] if file.exists() else []
+    expected = [[mutant["mistake"], "; ".join(mutant["fells"])] for mutant in mutants]
+    assert rows_of(page.partition("## Broken programs")[2]) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "train"])  # which has no paper
+def test_a_chapter_leads_to_its_papers(name: str) -> None:
+    page = content.chapter(name, "").partition("## The code")[0]
+    assert any(f'href="{place}' in page for place in PLACES)
+
+
+def test_a_section_is_a_part_of_the_link() -> None:
+    text = "See arXiv 1910.02054,\nsection 5.3. And doi 10.1016/j.jpdc.2008.09.002 (x), https://a.org/b-c."
+    shown = annotate.prose(text)
+    assert re.findall('<a href="(.*?)">(.*?)</a>', shown, re.DOTALL) == [
+        ("https://arxiv.org/abs/1910.02054", "arXiv 1910.02054,\nsection 5.3"),
+        ("https://doi.org/10.1016/j.jpdc.2008.09.002", "doi 10.1016/j.jpdc.2008.09.002"),
+        ("https://a.org/b-c", "https://a.org/b-c"),
+    ]
+
+
+def test_the_table_of_chapters() -> None:
+    rows = rows_of(content.table_of_chapters())
+    assert rows == [[f"[{name}]({name}.md)", paper, f"`{launch}`"] for name, paper, launch in CHAPTERS]
