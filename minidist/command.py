@@ -68,7 +68,7 @@ def parser(doc: str, chapter: str) -> Parser:
         type=at_least(0, LONGEST_SAMPLE),
         metavar="N",
         default=0,
-        help="print N characters that the trained model writes",
+        help="rank 0 prints N characters that the model writes",
     )
     unlisted = argparse.SUPPRESS  # another option's help names them
     add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")

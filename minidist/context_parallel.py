@@ -25,6 +25,9 @@ the mean work, and the others wait for it. Zigzag and striped positions (`minidi
 
 Every rank has the gradient of all parameters, from its own positions. So the data axis, along which gradients are
 summed and ZeRO divides model states, has dp x cp ranks.
+
+An evaluation is cut in the same way, and rank 0 prints the sum of the ranks' parts. For `--sample` rank 0 puts the
+model together, writes on its own, and prints.
 """
 
 from collections.abc import Callable, Iterator

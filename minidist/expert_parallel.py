@@ -29,6 +29,10 @@ gradient is divided by anything. (Dividing the experts' by P, as after a mean ov
 hides: its updates do not depend on the scale of gradients.)
 
 A router that sends everything to one expert makes one rank work and all others wait. The balance loss pulls it back.
+
+`--host-limit` restricts what the router chooses, and changes no message: a token still travels once to each of its
+experts, also if two of them are on one host. What it would save to send it once to each host, as DeepSeek-V3 does, is
+counted from the routers' choices alone.
 """
 
 from collections.abc import Sequence
@@ -158,14 +162,23 @@ class ExpertParallel(Mixture):
     def tally(self, chosen: Array, plan: Plan) -> Tally:
         if self.group.hosts == 1:
             return super().tally(chosen, plan)
-        reached = np.bincount(count_hosts(chosen, self.number // self.group.hosts), minlength=self.group.hosts + 1)
-        return super().tally(chosen, plan)._replace(hosts=tuple(reached[1:].tolist()))
+        hosts, comm, each = self.group.hosts, self.group.experts, self.number // self.group.hosts
+        reached = np.bincount(count_hosts(chosen, each), minlength=hosts + 1)
+        leave = count_copies(chosen, each, comm.rank * hosts // comm.size)
+        return super().tally(chosen, plan)._replace(hosts=tuple(reached[1:].tolist()), leave=leave)
 
 
 def count_hosts(chosen: Array, each: int) -> Array:
     """Hosts of each token (n,), by its experts (n, k); each host has `each` of all experts."""
     host = np.sort(chosen // each, axis=1)
     return 1 + np.count_nonzero(np.diff(host, axis=1), axis=1)
+
+
+def count_copies(chosen: Array, each: int, own: int) -> tuple[int, int]:
+    """Copies of these tokens that leave their host: one for each expert elsewhere; and as few as one for each host."""
+    elsewhere = chosen // each != own  # (n, k)
+    here = np.count_nonzero(~elsewhere.all(axis=1))  # tokens that this host is one of the hosts of
+    return int(np.count_nonzero(elsewhere)), int(count_hosts(chosen, each).sum() - here)
 
 
 def limit_hosts(prob: Array, k: int, hosts: int, limit: int) -> Array:

@@ -1,7 +1,9 @@
 """Context parallelism against serial training, on ranks as threads and over MPI; what it sends, computes and keeps."""
 
+import io
 import itertools
 import json
+from contextlib import redirect_stdout
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -205,10 +207,12 @@ LINES = [
     f"context_parallel --context 5 --cp 1 --scheme all-gather {ODD} --sample 20",
 ]
 GRIDS = {  # each meets the model's options in serial training
+    f"context_parallel --sample 40 {EVEN}": "--context 13",
+    f"context_parallel --cp 2 --scheme ulysses --zero 3 --sample 40 {EVEN}": "--context 13 --model llama --kv-heads 2",
     f"parallel3d --cp 2 --tp 2 {EVEN}": "--context 13",
     f"parallel3d --cp 2 --pp 1 --tp 2 --zero 2 --sequence-parallel --scheme ulysses --recompute full {EVEN}":
         "--context 16 --dropout 0.1",
-    f"parallel3d --cp 2 --pp 2 --tp 1 --zero 3 --scheme all-gather --positions striped {EVEN}":
+    f"parallel3d --cp 2 --pp 2 --tp 1 --zero 3 --scheme all-gather --positions striped --sample 40 {EVEN}":
         "--context 13 --model llama --kv-heads 2",
     f"parallel3d --cp 4 --pp 1 --tp 1 --zero 0 --recompute selective --accumulate 2 {EVEN}":
         "--context 9 --dropout 0.1 --accumulate 2",
@@ -228,27 +232,38 @@ LATER = {
 
 
 @cache
-def alone(options: str, folder: Path) -> list[float]:
-    """Losses of serial training."""
+def alone(options: str, folder: Path) -> tuple[list[float], str]:
+    """Losses of serial training, and what the trained model writes."""
     report = folder / "alone.json"
-    assert train_alone(*EVEN.split(), *options.split(), "--json", str(report)) == 0
+    with redirect_stdout(io.StringIO()) as printed:
+        assert train_alone(*EVEN.split(), *options.split(), "--sample", "40", "--json", str(report)) == 0
     found = json.loads(report.read_text())
-    return [*found["loss"], found["validation_loss"]]
+    return [*found["loss"], found["validation_loss"]], sample_in(printed.getvalue())
+
+
+def sample_in(printed: str) -> str:
+    return printed.partition("The model writes:\n")[2]
 
 
 @pytest.mark.parametrize(("odd", "grids"), [(LINES, GRIDS), pytest.param([], LATER, marks=pytest.mark.slow)])
 def test_claims_hold_where_nothing_divides_and_grids_equal_serial_training(
     odd: list[str], grids: dict[str, str], tmp_path: Path
 ) -> None:
-    """In one job: the chapter's claims at odd sizes; and the context axis together with all others."""
+    """In one job: the chapter's claims at odd sizes; and the context axis together with all others. Rank 0 alone
+    prints, also what the model writes."""
     lines = {f"{line} {options}": options for line, options in grids.items()}
-    reports = launch("jobs.chapters:command_lines", 4, [*odd, *lines], str(tmp_path), timeout=300).values[0]
-    for line, report in reports.items():
+    first, *others = launch("jobs.chapters:command_lines", 4, [*odd, *lines], str(tmp_path), timeout=300).values
+    for line, report in first.items():
         fallen = [claim for claim in report["claims"] if not claim["holds"]]
         assert (report["status"], fallen) == (0, []), line
         if line in lines:
             found = [*report["loss"], report["validation_loss"]]
-            np.testing.assert_allclose(found, alone(lines[line], tmp_path), rtol=1e-12, atol=0, err_msg=line)
+            losses, written = alone(lines[line], tmp_path)
+            np.testing.assert_allclose(found, losses, rtol=1e-12, atol=0, err_msg=line)
+            if "--sample" in line:
+                assert len(written) == 41, written
+                assert sample_in(report["printed"]).startswith(written), line  # a pipeline draws its schedule below
+        assert [rank[line]["printed"] for rank in others] == ["", "", ""], line
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,21 @@ def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathF
     assert len(report["claims"]) >= 15
 
 
+def test_copies_that_leave_a_host_of_one_rank_are_the_rows_that_it_sends(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """By the choices of the trained routers, and on the wire. With a limit of one host, three go to the same."""
+    [line] = [line for line in LINES if "--top 3 --ranks-per-host 1 --host-limit 1" in line]
+    report = reports(3, str(tmp_path_factory.getbasetemp()))[f"expert_parallel {SMALL} {line}"]
+    leave, hosts = ([rank[name] for rank in report["counted"]] for name in ("leave", "hosts"))
+    for sent, (to_experts, to_hosts) in zip(report["sent"], leave, strict=True):
+        assert sent["dispatch forward"]["bytes"] == 4 * 16 * to_experts
+        assert to_experts == 3 * to_hosts > 0
+    [row] = [line.split() for line in report["printed"].splitlines() if "this layout, trained" in line]
+    to_experts, to_hosts = np.sum(leave, axis=0) / np.sum(hosts)
+    assert row[3:] == [f"{to_experts:.2f}", "1", f"{to_hosts:.2f}"]
+
+
 def test_against_a_dense_model_of_the_active_size(tmp_path: Path) -> None:
     """Each seed's two losses are those of two trainings of their own; mean and standard error are printed."""
     sizes = f"{SMALL} --precision fp64"

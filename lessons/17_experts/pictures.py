@@ -133,18 +133,10 @@ def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: 
     places = np.arange(len(filled))
     ax.bar(places - 0.2, filled, 0.36, color=BLUE, label="fixed buffers: filled rows")
     empty = [room - rows for rows in filled]
-    ax.bar(places - 0.2, empty, 0.36, bottom=filled, color=LIGHT, label="fixed buffers: empty rows")
-    ax.bar(places + 0.2, dropless, 0.36, color=PURPLE, label="no choice is dropped")
-    for at, rows in [*zip(places - 0.2, [room] * len(filled), strict=True), *zip(places + 0.2, dropless, strict=True)]:
-        ax.text(
-            at,
-            rows + 4,
-            str(rows),
-            ha="center",
-            fontsize=8.5,
-            color=DARK,
-            bbox={"fc": "white", "ec": "none", "pad": 0.6},
-        )
+    buffers = ax.bar(places - 0.2, empty, 0.36, bottom=filled, color=LIGHT, label="fixed buffers: empty rows")
+    everything = ax.bar(places + 0.2, dropless, 0.36, color=PURPLE, label="no choice is dropped")
+    for bars, rows in ((buffers, [room] * len(filled)), (everything, dropless)):
+        ax.bar_label(bars, rows, padding=-13, fontsize=8.5, color=DARK)  # inside: the mean's line is above some bars
     ax.axhline(np.mean(dropless), color=DARK, lw=1, ls="--", zorder=0, label="the mean without drops")
     ax.set_xticks(places, [f"rank {rank}" for rank in places])
     ax.set_ylabel("rows of a rank's experts")

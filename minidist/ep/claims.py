@@ -221,7 +221,8 @@ def routing(run: Run) -> list[Claim]:
             expected = round(switch.balance(o.balance, [1 / k] * k + [0] * (e - k), prob), 12)
             counted = [round(of[name], 12) for of in seen if name in of]  # a stage may have no layer
             found.append(on_each_rank("Switch eq. 4", f"balance, {name}", formula, expected, counted, ""))
-    if limit := vars(o).get("host_limit"):  # FSDP has no such option
+    limit = vars(o).get("host_limit")  # FSDP has no such option
+    if limit and run.layout.ep_hosts > 1:
         beyond = [sum(map(sum, of["forwards"])) // o.top - sum(of["hosts"][:limit]) for of in seen]
         found.append(on_each_rank("DeepSeek-V3", "tokens beyond the limit", "0", 0, beyond, ""))
     return found
@@ -248,6 +249,7 @@ def count(job: Job, engine: Engine) -> dict[str, Any]:
         "latest": [mixture.tallies[max(mixture.tallies)][-1].chosen for mixture in mixtures],  # in any step
         "dropped": sum(tally.dropped for tally in every),
         "hosts": hosts,
+        **({"leave": np.sum([tally.leave for tally in every], axis=0).tolist()} if hosts else {}),
         **(balance_losses(mixtures[0], engine) if mixtures else {}),
     }
 

@@ -46,6 +46,7 @@ class Tally(NamedTuple):
     chosen: tuple[int, ...]  # choices of each expert
     dropped: int  # choices
     hosts: tuple[int, ...] = ()  # if the experts are on several hosts: tokens that go to 1, 2, ... of them
+    leave: tuple[int, ...] = ()  # then also: copies of tokens to other hosts, for each expert there, and for each host
 
 
 # ---- from tokens to rows ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from minidist.engine import Engine
 from minidist.ep import claims
 from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
-from minidist.expert_parallel import count_hosts, limit_hosts
+from minidist.expert_parallel import count_copies, limit_hosts
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -25,6 +25,7 @@ from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
 from minidist.programs.chapter import Chapter
 
 DRAWN = 8_000  # tokens of a router that is drawn, on all ranks together
+HERE = "this layout"
 
 
 def add_options(parser: Parser) -> None:
@@ -86,17 +87,16 @@ def layouts(options: command.Options, hosts: int) -> dict[str, Hosts]:
     """This run's, and DeepSeek-V3's."""
     limit = options.host_limit or hosts
     v3 = Hosts(deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)
-    return {"this layout": Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
+    return {HERE: Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
 
 
 def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
     """Tokens of this rank, whose probabilities are drawn; and how many copies of them leave its own host: one for each
     expert, one for each host, and one for each host with the limit."""
     prob = np.random.default_rng([rank, *of]).random((DRAWN // ranks, of.experts))
-    chosen, each = choose(prob, of.k), of.experts // of.hosts
-    limited = choose(limit_hosts(prob, of.k, of.hosts, of.limit), of.k)
-    leave = [int(count_hosts(x, each).sum() - np.any(x // each == own, axis=1).sum()) for x in (chosen, limited)]
-    return [len(prob), int(np.count_nonzero(chosen // each != own)), *leave]
+    limited, each = limit_hosts(prob, of.k, of.hosts, of.limit), of.experts // of.hosts
+    free, kept = (count_copies(choose(x, of.k), each, own) for x in (prob, limited))
+    return [len(prob), *free, kept[1]]
 
 
 def print_closing(run: Run) -> None:
@@ -106,10 +106,14 @@ def print_closing(run: Run) -> None:
 
 
 def print_hosts(run: Run) -> None:
-    """Copies of a token that leave its host, if a router is drawn uniformly: in this layout and in DeepSeek-V3's."""
+    """Copies of a token that leave its host: by this run's routers; and, if a router is drawn uniformly, in this layout
+    and in DeepSeek-V3's."""
     hosts = len(run.counted[0]["hosts"])
     claims.print_reached(run)
     print()
+    tokens = sum(sum(rank["hosts"]) for rank in run.counted)
+    mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
+    free = "" if run.options.host_limit else f"{mine[1]:.2f}"
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
     for name, of in layouts(run.options, hosts).items():
         tokens, *copies = np.sum([rank["drawn"][name] for rank in run.counted], axis=0).tolist()
@@ -117,8 +121,10 @@ def print_hosts(run: Run) -> None:
         formula = deepseek_v3.copies_to_experts(of.k, of.hosts), deepseek_v3.copies_to_hosts(*of[:3])
         most = deepseek_v3.most_copies(of.limit, of.hosts)
         table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(of.limit), f"<= {most:.2f}")
-        table.add_row(f"{name}, on ranks", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
-    show("A router that is drawn uniformly: copies, by what it chooses", table)
+        table.add_row(f"{name}, drawn", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
+        if name == HERE:
+            table.add_row(f"{name}, trained", f"{mine[0]:.2f}", free, str(of.limit), f"{mine[1]:.2f}")
+    show("Copies by what routers choose: drawn uniformly, as in the formulas, or trained", table)
     say("This program sends a token once to each of its experts, also if two of them are on the same host.")
 
 

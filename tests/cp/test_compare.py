@@ -1,6 +1,8 @@
-"""The comparison of all schemes, on ranks as threads; rooms that are used in turn."""
+"""The comparison of all schemes, on ranks as threads; rooms that are used in turn; the ring as lesson 16 draws it."""
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,23 @@ def test_ulysses_has_fewer_heads_where_tensor_ranks_share_them() -> None:
     check_context(options, 4, t=2)
     with pytest.raises(UsageError, match="there are 2 on each of 4 tensor-parallel ranks, for 4 ranks: use --cp 2"):
         check_context(options, 4, t=4)
+
+
+def test_a_reader_moves_through_the_ring_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lesson 16 draws any step: whose keys each rank holds, as ranks said, and the pairs that it computes."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    folder, said = Path(__file__).parents[2] / "lessons/16_long_sequences", list[str]()
+    monkeypatch.setattr("minidist.classroom.lesson.show", lambda figure, words: said.append(words))
+    monkeypatch.syspath_prepend(folder)
+    show_step = runpy.run_path(str(folder / "pictures.py"))["show_step"]
+    del sys.modules["given"]  # other lessons have another
+    held, at = [[0, 3, 2, 1], [1, 0, 3, 2], [2, 1, 0, 3], [3, 2, 1, 0]], np.split(np.arange(32), 4)
+    for step in range(4):
+        show_step(step, held, at)
+        for rank, of in enumerate(held):
+            pairs = 36 if of[step] == rank else 64 * (of[step] < rank)  # 8·9/2, or 8·8, or all are later
+            words = f"rank {rank} holds the keys and values of rank {of[step]} and computes {pairs} pairs"
+            assert words in said[-1]
+    show_step(4, held, at)  # says which steps there are
+    assert len(said) == 4
+    pyplot.close("all")
