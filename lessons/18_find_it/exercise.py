@@ -3,7 +3,8 @@
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
 system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
 does; otherwise it returns. For each kind a grade draws one of several bugs. Each check meets a broken system and
-healthy ones: other seeds, odd batches, states that are divided in a way of their own.
+healthy ones: other seeds, odd batches, states that are divided in a way of their own. For each part that you lose, the
+grade names a call, such as given.drawn('norms', 7), that opens the system in the notebook.
 
     run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
     run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)

@@ -8,7 +8,7 @@ import numpy as np
 from minidist.bugs import command
 from minidist.bugs.checks import CHECKS
 from minidist.bugs.handle import Handle
-from minidist.bugs.systems import Systems, read_bugs, system_of
+from minidist.bugs.systems import KINDS, System, Systems, draw, read_bugs, system_of
 
 Array = np.ndarray
 ASKED = ("check_gradients", "check_norms", "check_sizes", "check_memory", "check_precision", "check_checkpoint")
@@ -88,7 +88,21 @@ def systems() -> Systems:
 
 def system(name: str, broken: bool = True, seed: int = 5) -> Handle:
     """A handle on the system with this bug, or on the healthy one that it was made of."""
-    made = system_of(read_bugs()[name], seed, broken)
+    return handle_of(system_of(read_bugs()[name], seed, broken))
+
+
+def drawn(kind: str, seed: int, number: int = 0) -> Handle:
+    """A handle on a system that a grade with this seed meets in check_<kind>: 0 is the broken one, 1 and 2 are healthy.
+    What a grade says of a lost part names it. Raises ValueError if there is no such system."""
+    systems_of_kind = draw(seed).get(kind, ())
+    if number not in range(len(systems_of_kind)):
+        raise ValueError(
+            f"drawn({kind!r}, {seed}, {number}): the kind is one of {', '.join(KINDS)}, the number 0, 1 or 2"
+        )
+    return handle_of(systems_of_kind[number])
+
+
+def handle_of(made: System) -> Handle:
     return Handle(made.facts, lambda asked: systems().perform([(made, asked)])[0])
 
 

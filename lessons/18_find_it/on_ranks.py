@@ -37,7 +37,8 @@ def find(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> di
 
 
 def gap(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> Any:
-    """What a gap's function returned: a number as it is, of a list the numbers."""
+    """What a gap's function returned: a number as it is, NumPy's as Python's, of a list the numbers."""
     value = getattr(exercise, function)(*mine)
-    is_plain = isinstance(value, bool | int | float | str | list)
-    return value if is_plain else float(value) if hasattr(value, "dtype") and value.ndim == 0 else returned(value)
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value if isinstance(value, bool | int | float | str | list) else returned(value)

@@ -59,10 +59,10 @@ def draw_table(table: Mapping[str, Mapping[str, str]], title: str) -> None:
     ax.set_yticks(range(len(table) + 1), [*table, "noticed"], fontsize=8.5)
     ax.set_xticks(range(len(checks)), checks, fontsize=9)
     ax.xaxis.tick_top()
-    border = checks.index(SAME_PROGRAM) - 0.5
-    ax.axvline(border, color=GREY, lw=0.8)
-    ax.text(border - 0.1, -1.75, "compares with the healthy program", ha="right", fontsize=8.5, color=DARK)
-    ax.text(border + 0.1, -1.75, "compares the program with itself", ha="left", fontsize=8.5, color=DARK)
+    border = checks.index(SAME_PROGRAM)
+    ax.axvline(border - 0.5, color=GREY, lw=0.8)
+    span(ax, 0, border - 1, f"these {border} compare with the healthy program")
+    span(ax, border, len(checks) - 1, f"these {len(checks) - border} compare the program with itself")
     ax.set(xlim=(-0.6, len(checks) - 0.4), ylim=(len(table) + 0.6, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -70,4 +70,11 @@ def draw_table(table: Mapping[str, Mapping[str, str]], title: str) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=3, frameon=False, fontsize=8.5)
     fig.tight_layout()
     rows = (f"{name}: {', '.join(check for check in checks if of[check] == 'x')}." for name, of in table.items())
-    show(fig, f"{title}. {' '.join(rows)}")
+    show(fig, f"{title}. {', '.join(checks)}: the first {border} compare with the healthy program. {' '.join(rows)}")
+
+
+def span(ax: plt.Axes, first: int, last: int, heading: str) -> None:
+    """A heading over several columns, with a line above their names from the first one to the last."""
+    left, right, y = first - 0.4, last + 0.4, -1.6
+    ax.plot([left, left, right, right], [y + 0.2, y, y, y + 0.2], color=DARK, lw=0.8, clip_on=False)
+    ax.text((left + right) / 2, y - 0.15, heading, ha="center", va="bottom", fontsize=8.5, color=DARK)

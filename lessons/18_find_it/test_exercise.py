@@ -86,14 +86,20 @@ def performed(wanted: Sequence[tuple[System, Mapping[str, Any]]]) -> list[dict[s
 
 def check_finds(submission: Submission, kind: str) -> None:
     """That it alarms on the broken system alone."""
-    broken, *healthy = find(submission, kind)
-    where = f"(set {submission.seed}, drawn by the seed)"
-    for system, verdict in zip(systems_of(submission, kind)[1:], healthy, strict=True):
+    broken, *healthy = systems_of(submission, kind)
+    of_broken, *of_healthy = find(submission, kind)
+    where, call = f"(set {submission.seed}, drawn by the seed)", f"given.drawn({kind!r}, {submission.seed}"
+    for number, (system, verdict) in enumerate(zip(healthy, of_healthy, strict=True), start=1):
         if verdict["alarm"]:
-            lose(f"check_{kind}: a false alarm {where}, on {words(system)}. It said {verdict['said'] or 'nothing'!r}.")
-    if not broken["alarm"]:
-        system = systems_of(submission, kind)[0]
-        lose(f"check_{kind}: it did not find the bug {where} of {words(system)}; it cost {broken['cost']}.")
+            lose(
+                f"check_{kind}: a false alarm {where}, on {words(system)}. It said {verdict['said'] or 'nothing'!r}."
+                f" In the notebook, run = {call}, {number}) is this healthy system."
+            )
+    if not of_broken["alarm"]:
+        lose(
+            f"check_{kind}: it did not find the bug {where} of {words(broken)}; it cost {of_broken['cost']}."
+            f" In the notebook, run = {call}) is this broken system."
+        )
 
 
 def words(system: System) -> str:
@@ -149,15 +155,15 @@ def test_budget(submission: Submission) -> None:
 # ---- the notebook's gaps, which earn no points: check("distance") runs these -----------------------------------------
 
 
-def answers_of(submission: Submission, function: str, inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """What the gap's function returned for each list of arguments."""
-    cases = [Case(1, function, [list(each)], {"function": function}) for each in inputs]
+def answers_of(submission: Submission, function: str, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """What the gap's function returned for each list of arguments. inputs: these lists, by what a case is about."""
+    cases = [Case(1, f"{function}, {what}", [list(each)], {"function": function}) for what, each in inputs.items()]
     return [outcome.value for [outcome] in submission.run("gap", cases, [function])]
 
 
 def check_answers(submission: Submission, function: str, asked: Mapping[str, tuple[Sequence[Any], Any]]) -> None:
     """asked: by what a case is about, the arguments and the value that is wanted."""
-    found = answers_of(submission, function, [arguments for arguments, _ in asked.values()])
+    found = answers_of(submission, function, {what: arguments for what, (arguments, _) in asked.items()})
     for (what, (_, wanted)), value in zip(asked.items(), found, strict=True):
         if isinstance(wanted, float):
             is_right = isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-12)

@@ -220,7 +220,7 @@ CHECKS = (
     Check("norm", "norm of the gradient", "exact", compare_norms),
     Check("sent", "bytes sent, by phase", "exact", compare_bytes),
     Check("mem", "memory held, by kind", "exact", compare_memory),
-    Check("sgd", "loss with SGD and without clipping", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
+    Check("sgd", "loss as trained, but with SGD and no clipping", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
     Check("N", "same losses, other rank counts", "other", compare_losses("other", "exact", fine)),
     Check("m", "same losses, other micro-batches", "micro", compare_losses("micro", "exact", fine)),
     Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),

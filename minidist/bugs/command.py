@@ -161,6 +161,7 @@ def print_verdicts(bug: Bug, row: Row) -> None:
     from rich.markup import escape
 
     table = make_table(left=("check",), right=("", "step"))
+    table.columns[0].no_wrap = True  # if a line is too long, what was found is broken
     table.add_column("found", overflow="fold")
     for check in CHECKS:
         verdict = row[check.short]

@@ -63,7 +63,8 @@ def tell(
     factor = float(x @ y) / size**2 if size else math.nan
     if np.linalg.norm(x - factor * y) <= SAME_FACTOR * np.linalg.norm(x) and factor:
         return f"    {name}: {factor:.6g} times as large{meaning(factor, layout, first)}"
-    return f"    {name}: differs by {off:.2g}, not by a factor: other rows, a part left out, or another order of parts?"
+    by = f"{float(f'{off:.2g}'):g}"  # 110, not 1.1e+02
+    return f"    {name}: differs by {by}, not by a factor: other rows, a part left out, or another order of parts?"
 
 
 def meaning(factor: float, layout: Layout, first: Layout) -> str:

@@ -120,9 +120,11 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
         place = f"line {number} of the cell" if number <= last else "a line of another cell"
         return f"{place}, `{lines[number - 1].strip()}`"
 
-    # Of tracebacks, with its line and the marks below that.
-    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*(\n +[~^]+$)?', in_the_cell, said, flags=re.MULTILINE)
-    return re.sub(rf"{name}\.py:(\d+)(?: in \w+)?", in_the_cell, said)
+    # Of tracebacks, with its line and the marks below that. A comprehension is a frame of its own, on the same line.
+    frame = rf'File "?{name}\.py"?, line (\d+), in [\w<>]+\n.*(\n +[~^]+$)?'
+    said = re.sub(frame, in_the_cell, said, flags=re.MULTILINE)
+    said = re.sub(r"^( +.*\n)\1+", r"\1", said, flags=re.MULTILINE)
+    return re.sub(rf"{name}\.py:(\d+)(?: in [\w<>]+)?", in_the_cell, said)
 
 
 def _no_python(name: str, cells: list[str]) -> str:
@@ -241,7 +243,9 @@ def _verdict(predicted: float | None, count: float) -> str:
         return ""
     if math.isclose(predicted, count, rel_tol=0.02):
         return "   right"
-    return f"   {predicted / count:.2g} times what was counted" if count and predicted > 0 else "   not so"
+    if not count or predicted <= 0:
+        return "   not so"
+    return f"   {float(f'{predicted / count:.2g}'):g} times what was counted"  # 110 times, not 1.1e+02
 
 
 def _predictions() -> dict[str, float]:

@@ -50,9 +50,17 @@ def test_a_row_is_counted_again_and_shown(name: str, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert said.startswith(f"{name}: {BUGS[name].source}\n")
-    assert all(check.title in said for check in CHECKS)  # none is broken into two lines
+    assert all(check.title in said for check in CHECKS)
     first = min((row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step)
     assert f"The first to see it is: {CHECKS[first[1]].title}" in " ".join(said.split())
+
+
+def test_verdicts_fit_and_no_title_is_broken_into_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, row in KEPT.items():
+        command.print_verdicts(BUGS[name], {check.short: row.get(check.short, checks.NOTHING) for check in CHECKS})
+        said = capsys.readouterr().out
+        assert max(map(len, said.splitlines())) <= 80
+        assert all(f"{check.title} " in said for check in CHECKS), said
 
 
 @pytest.mark.slow

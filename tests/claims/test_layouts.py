@@ -70,6 +70,7 @@ def test_what_is_no_factor_is_not_called_one() -> None:
     assert "w: of shape (3, 2), not (2, 3)" in report({"w": swapped.T}, {"dp": 2})
     assert "new: only at dp 2" in report({"new": swapped}, {"dp": 2})
     assert "w: differs by 1," in report({"w": swapped * 0}, {"dp": 2})
+    assert "b: differs by 110, not by a factor" in report({"b": arrays()["b"] + [112.3, 330.0]}, {"dp": 2})
 
 
 def test_a_long_report_is_cut() -> None:

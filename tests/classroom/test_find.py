@@ -2,12 +2,14 @@
 without one. Checks that look at one thing find what the counted table says that it shows."""
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from classroom.test_own_work import functions_of, load_on_ranks, load_tests
 from jobs.processes import wait_until
 from minidist import Stopped
 from minidist.bugs import command, systems
-from minidist.bugs.handle import MOST, Handle, why_not
+from minidist.bugs.handle import MOST, Handle, RunFailed, why_not
 from minidist.bugs.systems import KINDS, System, Systems, draw, read_bugs, system_of
 
 COLUMNS = {  # ten naive checks, and the column of the counted table that says what each sees; "" is nothing
@@ -233,6 +235,29 @@ def test_runs_are_those_of_the_system_and_known_the_second_time() -> None:
     finally:
         made.close()
     assert all(process.poll() is not None for process in processes)
+
+
+def test_feedback_names_a_system_that_the_notebook_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the grade has met, with its bug or without one."""
+    given, tests = load(LESSONS["18"] / "given.py"), load_tests("18")
+    for number, (kind, systems_of_kind) in zip((0, 1, 2) * 2, draw(11).items(), strict=True):
+        met = systems_of_kind[number]
+        verdicts = [{"alarm": which == number > 0, "said": "", "cost": 3} for which in range(3)]
+        monkeypatch.setattr(tests, "find", lambda *_, verdicts=verdicts: verdicts)
+        with pytest.raises(pytest.fail.Exception) as lost:
+            tests.check_finds(SimpleNamespace(seed=11), kind)
+        [call] = re.findall(r"run = given\.(drawn\(.*?\)) is this", str(lost.value))
+        asked: list[System] = []
+        performed = SimpleNamespace(perform=lambda wanted, asked=asked: asked.append(wanted[0][0]) or [{"error": "-"}])
+        monkeypatch.setattr(given, "systems", lambda performed=performed: performed)
+        run = eval(call, vars(given))
+        with pytest.raises(RunFailed):
+            run()
+        assert asked == [met]
+        assert run.batch == met.batch
+    for wrong in (("norm", 11), ("norms", 11, 3)):
+        with pytest.raises(ValueError, match="the kind is one of gradients, norms, sizes"):
+            given.drawn(*wrong)
 
 
 def test_a_request_that_was_interrupted_does_not_answer_the_next_one() -> None:

@@ -19,9 +19,9 @@ from minidist.classroom.grade import exercise_of
 from minidist.classroom.index import notebook_text, show_points
 
 ROOT = Path(__file__).parents[2]
-WORDS, SERVERS, RING, ZERO_1, ZERO_3 = (
+WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND = (
     ROOT / "lessons" / name
-    for name in ("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "07_zero_1", "09_zero_3")
+    for name in ("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "07_zero_1", "09_zero_3", "18_find_it")
 )
 
 
@@ -172,6 +172,8 @@ def test_a_prediction_is_kept_and_shown_beside_the_count(desk, capsys):
         ["ring", "1.75", "1.75", "right"],
         ["tree", "-", "3"],
     ]
+    lesson.compare({"server": 14 / 112.3})
+    assert "   110 times what was counted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 def desks(tmp_path_factory):
     """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
     clone = tmp_path_factory.mktemp("clone")
-    for of in (WORDS, SERVERS, RING, ZERO_1, ZERO_3):
+    for of in (WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND):
         shutil.copytree(of, clone / "lessons" / of.name)
     work.copy_lessons(clone / "lessons")
     return clone / "work"
@@ -570,6 +572,19 @@ GAPS_03 = {
         r"answer_fresh returned \[\]; what has to wait is \[\(2, 3\)\]",
     ),
 }
+GAPS_18 = {
+    "a comprehension": (
+        "unequal_copies",
+        "def unequal_copies(parameters):\n    return [name for name in 'ab' if any(of[name] for of in parameters)]",
+        r"\A✗ On unequal_copies, of equal copies, it failed:\n +line 2 of the cell, `return [^\n]*`\nValueError: [^\n]*"
+        r"\n  Until",
+    ),
+    "NumPy's zero": (
+        "first_difference",
+        "def first_difference(losses, right, tolerance):\n    return np.int64(0)",
+        r"\A✗ first_difference, where the third differs: it returned 0; 3 is wanted",
+    ),
+}
 HEADERS = "from given import PULL, PUSH, STOP, Shard, answer, may_read, next_header, tell"
 
 
@@ -578,10 +593,11 @@ CELLS = {
     ZERO_3.name: [GATHER],
     WORDS.name: [SEND, RECEIVE],
     SERVERS.name: [HEADERS],
+    FIND.name: [],
 }  # run before a gap
 WRONG = [
     pytest.param(of, *gap, id=f"{of.name[:2]} {words}")
-    for of, gaps in ((RING, GAPS), (ZERO_3, GAPS_09), (WORDS, GAPS_01), (SERVERS, GAPS_03))
+    for of, gaps in ((RING, GAPS), (ZERO_3, GAPS_09), (WORDS, GAPS_01), (SERVERS, GAPS_03), (FIND, GAPS_18))
     for words, gap in gaps.items()
 ]
 
