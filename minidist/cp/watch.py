@@ -8,7 +8,7 @@ class Unwatched:
     """Counts nothing: what a rank has while it trains."""
 
     def see(self, pairs: int) -> None:
-        """A tile of attention has been computed, with so many pairs of query and key."""
+        """A tile of attention has been computed, with this number of pairs of query and key."""
 
     def sent(self) -> None:
         """A block is on its way to the right."""

@@ -91,7 +91,7 @@ class Tile(NamedTuple):
     place: slice  # of its scores among all that are kept
     rest: slice  # of the room that would be for later keys
     shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
-    all_see: int  # so many keys are seen by each of the queries
+    all_see: int  # the number of keys that each of the queries sees
     first: bool  # of those with the same keys: it sees all keys that the others see
 
 

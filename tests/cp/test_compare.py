@@ -50,7 +50,8 @@ def test_the_rings_picture_has_each_step_and_each_ranks_pairs(monkeypatch: pytes
     figures = list[Any]()
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
     spans = [[(0, 0.0, 2.0)], [(0, 0.0, 4.0), (1, 4.0, 6.0)], [(1, 1.0, 2.0)]]
-    draw([Row("ring", "contiguous", *[[8] * 3] * 2, [16] * 3, [2, 6, 1], [2, 6, 2], *[[1] * 3] * 2, spans)], "svg")
+    some = [1] * 3
+    draw([Row("ring", "contiguous", some, some, [2.0] * 3, [2, 6, 1], [2, 6, 2], some, some, spans)], "svg")
     times, balance = figures[0].axes
     boxes = [path.get_extents().bounds for one in times.collections for path in one.get_paths()]  # left, row, size
     expected = [(0, -0.4, 2, 0.8), (0, 0.6, 4, 0.8), (4, 0.6, 2, 0.8), (1, 1.6, 1, 0.8)]
