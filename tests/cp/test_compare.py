@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from minidist import UsageError
 from minidist.colors import RANKS
 from minidist.cp.claims import check_context
-from minidist.cp.compare import Row, draw
+from minidist.cp.compare import Row, Spans, draw
 from minidist.cp.group import Group
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
@@ -49,7 +49,7 @@ def test_the_rings_picture_has_each_step_and_each_ranks_pairs(monkeypatch: pytes
     """Three ranks with unequal work: boxes from begin to end in the colors of the keys' owners, and bars of pairs."""
     figures = list[Any]()
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
-    spans = [[(0, 0.0, 2.0)], [(0, 0.0, 4.0), (1, 4.0, 6.0)], [(1, 1.0, 2.0)]]
+    spans: list[Spans] = [[(0, 0.0, 2.0)], [(0, 0.0, 4.0), (1, 4.0, 6.0)], [(1, 1.0, 2.0)]]
     some = [1] * 3
     draw([Row("ring", "contiguous", some, some, [2.0] * 3, [2, 6, 1], [2, 6, 2], some, some, spans)], "svg")
     times, balance = figures[0].axes

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minidist import UsageError, data
@@ -602,13 +602,14 @@ def earliest(name: str, p: int, m: int, v: int, costs: dict[str, float], latency
     """No schedule of these places can be faster: some stage does its work after the way to it, and before the way back
     from it, or one micro-batch goes there and back."""
     parts = p if name in CROSSED else p * v
-    across = latency * (parts - 1 - (name in FOLDED))  # where a V turns around, nothing is sent
+    across = latency * (parts - 1 - (name in FOLDED)) * (p > 1)  # nothing is sent where a V turns around, or to oneself
     alone = parts * (costs["F"] + costs["B"]) + 2 * across
     return max(m * v * sum(costs.values()), alone)
 
 
 @pytest.mark.parametrize("name", SHAPED)
 @given(p=st.integers(1, 8), m=st.integers(1, 24), f=TIMES, b=TIMES, w=TIMES, latency=st.sampled_from([0.0, 0.25, 1.0]))
+@example(p=1, m=1, f=0.5, b=0.5, w=0.5, latency=1.0)
 @settings(max_examples=25, deadline=None)
 def test_any_times(name, p, m, f, b, w, latency):
     """No deadlock; each piece of work once, and after what it needs; idle never below what dependencies force."""
