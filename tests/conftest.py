@@ -2,6 +2,7 @@ import compileall
 import gc
 import os
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from sampling import part_of_this_run
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # the machine may have other work
 hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws the examples of this run's part: others at every commit, the same when a run is repeated."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(zlib.crc32(part_of_this_run().encode()))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -3,7 +3,8 @@
     git checkout COMMIT; python -m pytest                 # the part of that commit
     MINIDIST_PART=anything python -m pytest               # a part by another name
 
-The part's name is printed when the tests have been collected. With -m slow everything runs, whatever the name."""
+The part's name is printed when the tests have been collected, and Hypothesis draws its examples by it. With -m slow
+everything runs, whatever the name."""
 
 import functools
 import math

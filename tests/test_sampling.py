@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import hypothesis.core
 import pytest
 
 from sampling import part_of_this_run, shard_of_this_run
@@ -40,3 +41,7 @@ def test_the_commit_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # no git
     part_of_this_run.cache_clear()
     assert part_of_this_run() == "first"
+
+
+def test_examples_are_those_of_the_part(pytestconfig: pytest.Config) -> None:
+    assert hypothesis.core.global_force_seed == int(pytestconfig.option.hypothesis_seed)
