@@ -25,7 +25,8 @@ from minidist.nn.precision import PRECISIONS
 Array = np.ndarray
 METHODS = ("allocate", "owned", "collect", "reduce")
 given = functions("minidist.zero2", METHODS, of="ZeRO2")
-earlier = functions("minidist.zero1", ("piece", "summed"), of="ZeRO1")
+EARLIER = ("piece", "summed", "squared_norm", "squares", "after_update")  # the student's may be unfinished
+earlier = functions("minidist.zero1", EARLIER, of="ZeRO1")
 Place = tuple[str, str]  # (collect or reduce, the Flat's name)
 
 

@@ -175,12 +175,12 @@ def gather(comm: Comm, exercise: ModuleType, mine: Array, times: int, **made: An
 
 
 def gather_new(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> dict[str, Any]:
-    """flat.gathered of all units; and once more, after it was forgotten and every rank has added its numbers to its
-    shards."""
+    """The parameters that all units compute with; and once more, after flat.gathered was forgotten and every rank has
+    added its numbers to its shards. If what is returned is not whole, flat.gathered counts, as in a step."""
     engine, found = make(comm, exercise, computes=False, **made), {}
     for which in ("before", "after"):
-        whole = [(engine.parameters_of(flat), flat.gathered) for flat in engine.flats]
-        found[which] = [returned(value if gathered is None else gathered) for value, gathered in whole]
+        whole = [(engine.parameters_of(flat), flat) for flat in engine.flats]
+        found[which] = [returned(value if is_array(value, flat.padded) else flat.gathered) for value, flat in whole]
         for flat in engine.flats:
             flat.gathered = None
             flat.param += np.resize(mine, flat.param.size).astype(flat.param.dtype)
