@@ -56,6 +56,7 @@ class Powers(NamedTuple):
 
 
 def slider(name: str, label: str, shown: str, numbers: str) -> str:
+    """shown: the value as the label says it; numbers: the attributes that give least, most and value."""
     return (
         f'<label>{html.escape(label)} <output for="{name}">{shown}</output> '
         f'<input type="range" id="{name}" name="{name}" {numbers}></label>'

@@ -55,11 +55,11 @@ class Job:
 
     def started(self) -> dict[int, int]:
         """{rank: process} of those that mpirun has started, which stay behind the ranks."""
-        return self._ranks(lambda parent: b"minidist" not in words_of(parent)[:200])
+        return self._ranks(lambda parent: not is_chapter(words_of(parent)))
 
     def ranks(self) -> dict[int, int]:
         """{rank: process} of the ranks themselves."""
-        return self._ranks(lambda parent: b"minidist" in words_of(parent)[:200])
+        return self._ranks(lambda parent: is_chapter(words_of(parent)))
 
     def _ranks(self, of: Callable[[int], bool]) -> dict[int, int]:
         found = {}
@@ -111,6 +111,11 @@ def processes_of(mark: str) -> list[int]:
 def words_of(process: int) -> bytes:
     """Its command line."""
     return read(process, "cmdline")
+
+
+def is_chapter(words: bytes) -> bool:
+    """Whether a command line is python -m minidist.NAME. That the folder of mpirun may be called so says nothing."""
+    return b"\0minidist." in words
 
 
 def parent_of(process: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.processes import Job, send, wait_until
+from jobs.processes import Job, is_chapter, send, wait_until
 from minidist.__main__ import CHAPTERS
 from minidist.mpi import stops
 from minidist.mpi.shm import is_packaged_mpich
@@ -150,6 +150,13 @@ def test_ranks_end_with_what_has_started_them(name: str, victim: str, tmp_path: 
         send(signal.SIGKILL, [job.process.pid if victim == "mpirun" else job.proxy()])
         assert job.status() != 0
         job.check_nothing_is_left()
+
+
+def test_which_processes_are_a_chapters() -> None:
+    """In a clone or a source distribution, which is in a folder of that name."""
+    at = "/home/me/minidist-0.2.0/.venv/bin"
+    assert is_chapter(f"{at}/python\0-m\0minidist.ring\0--size\x00300\0".encode())
+    assert not is_chapter(f"{at}/hydra_pmi_proxy\0--control-port\0vm:33\0".encode())
 
 
 def test_which_timeout_a_command_line_has() -> None:

@@ -91,16 +91,16 @@ def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
         return [words.replace("\t", " ") for words in rows.locator("td:nth-child(3)").all_inner_texts()]
 
     assert len(shown()) == len(every)
-    page.get_by_label("paper").select_option("zero")
+    page.locator("[name=paper]").select_option("zero")
     assert shown() == [figure.cell for name, figure in every if name == "zero"]
-    page.get_by_role("searchbox").fill("Table 1")
-    found = [figure.cell for name, figure in every if name == "zero" and "Table 1" in figure.source]
+    page.get_by_role("searchbox").fill("P_os+g+p table")
+    found = [one.cell for name, one in every if name == "zero" and "P_os+g+p" in one.cell and "Table" in one.source]
     assert shown() == found != []
     page.reload()
     assert shown() == found
-    page.get_by_label("paper").select_option("all")
+    page.locator("[name=paper]").select_option("all")
     page.get_by_role("searchbox").fill("")
-    page.get_by_label("where it was read").select_option("code")
+    page.locator("[name=evidence]").select_option("code")
     assert shown() == [figure.cell for _, figure in every if figure.evidence == "code"] != []
 
 
