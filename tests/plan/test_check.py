@@ -189,7 +189,9 @@ def with_one_more(formula: Callable[..., int]) -> Callable[..., int]:
     return lambda *given: formula(*given) + 1
 
 
-MUTANTS: dict[str, tuple[Any, str, Callable[[Any], Any], tuple[Wanted, Choice], str]] = {  # a wrong formula: where it stands, what replaces it, the row, and what must differ
+# a wrong formula: where it stands, what replaces it, the row, and what must differ
+Wrong = tuple[Any, str, Callable[[Any], Any], tuple[Wanted, Choice], str]
+MUTANTS: dict[str, Wrong] = {
     "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
     "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
     "states are of a rank more": (memory, "states_in", a_rank_more, HYBRID, "optimizer"),
