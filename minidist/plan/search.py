@@ -137,9 +137,9 @@ EVERYTHING = Limits()
 LIMITS = [
     EVERYTHING,
     Limits("not tried: tensor ranks of several hosts", False),
-    Limits("not tried: the same, ZeRO-0, ZeRO-2", False, (1, 3)),
-    Limits("not tried: the same, b over 4", False, (1, 3), 4),
-    Limits("not tried: the same, b over 1", False, (1, 3), 1),
+    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2", False, (1, 3)),
+    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 4", False, (1, 3), 4),
+    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 1", False, (1, 3), 1),
 ]
 
 

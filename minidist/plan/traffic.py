@@ -21,6 +21,7 @@ from minidist.grid.volumes import (
     tied_volumes,
 )
 from minidist.layout import Layout
+from minidist.papers.collectives import chunk_sizes
 from minidist.pp.schedules import SCHEDULES
 from minidist.tp.claims import Volume, end_volumes, layer_volumes
 
@@ -82,8 +83,8 @@ def sent(asked: Asked) -> dict[str, Sent]:
                 nbytes[rank] += elements * volume.times * volume.width
         found[axis] = Sent(phases, nbytes)
     rest = others(asked)
-    each = sum(nbytes for _, nbytes in rest.values()) / asked.layout.ranks
-    return {**found, "rest": Sent(tuple(rest), [each] * asked.ranks)}
+    each = chunk_sizes(sum(nbytes for _, nbytes in rest.values()), asked.layout.ranks)
+    return {**found, "rest": Sent(tuple(rest), [float(nbytes) for nbytes in each[: asked.ranks]])}
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.postponed import layers_split
 from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
+from minidist.grid.volumes import others
 from minidist.layout import Layout
 from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
@@ -233,6 +234,12 @@ def test_what_leaves_a_host_from_stage_to_stage(
 def test_bytes_on_the_axes_do_not_depend_on_hosts() -> None:
     asked = ask(WANTED, Choice(2, 2, 2, 2))
     assert all(sum(of.nbytes) for axis, of in sent(asked).items() if axis not in ("experts", "copies", "hosts"))
+
+
+def test_the_rest_is_divided_into_whole_bytes() -> None:
+    """Twelve ranks' shares are together what the formulas say of all."""
+    asked = ask(WANTED, Choice(1, 2, 1, 6), every_rank=True)
+    assert sum(sent(asked)["rest"].nbytes) == sum(nbytes for _, nbytes in others(asked).values())
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
