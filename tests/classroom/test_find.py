@@ -261,10 +261,8 @@ def test_feedback_names_a_system_that_the_notebook_opens(monkeypatch: pytest.Mon
 
 
 def test_a_request_that_was_interrupted_does_not_answer_the_next_one() -> None:
-    made, systems_asked = (
-        Systems(),
-        [system_of(read_bugs()["experts-times-ep"], 1, is_broken) for is_broken in (False, True)],
-    )
+    made, bug = Systems(), read_bugs()["experts-times-ep"]
+    systems_asked = [system_of(bug, 1, is_broken) for is_broken in (False, True)]
     handles = [Handle(system.facts, partial(answer, made, system)) for system in systems_asked]
     asked = {"layout": {"ep": 1, "micro": 1}, "optimizer": "adamw", "precision": "fp64", "seed": 0, "steps": 1}
     asked |= {"batch": 8, "own_rows": False, "resume_at": 0}
