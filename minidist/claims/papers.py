@@ -55,7 +55,8 @@ def count(chosen: Sequence[Paper]) -> dict[int, float]:
     jobs = [job for paper in chosen for job in countable(paper)]
     status, values = StatusLine(shown=True), dict[int, float]()
     for i, job in enumerate(jobs):
-        status.show(f"mpirun -n {job.ranks} python -m minidist.{job.line}", i / len(jobs))
+        line = f"mpirun -n {job.ranks} python -m minidist.{job.line}" if job.line else "counted without ranks"
+        status.show(line, i / len(jobs))
         values |= {id(figure): value for figure, value in counted.run(job)}
     status.close()
     return values

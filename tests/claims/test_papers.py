@@ -51,6 +51,12 @@ def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [row["printed"] for row in rows if row["paper"] == "zero"] == ["41.3", "704", "5500"]
 
 
+def test_a_job_without_a_line_shows_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(counted, "JOBS", [counted.models()])
+    papers.count([*papers.library().values()])
+    assert {*capsys.readouterr().out.splitlines()} == {"counted without ranks"}
+
+
 def test_a_program_that_holds_more_does_not_give_the_figure() -> None:
     """Stage 1's report, read as stage 2's: whole gradients."""
     stage_1, stage_2 = counted.zero_on(4, 1), counted.zero_on(4, 2)
