@@ -144,7 +144,9 @@ def find_newest(path: str) -> str:
         with open_regular(latest) as file:
             name = file.read(100).decode().strip()
     except FileNotFoundError:
-        raise UsageError(f"{path} has no file {LATEST} that names a checkpoint{_others(path)}") from None
+        others = _others(path)
+        what = f"has no file {LATEST}{others}" if others else f"has no checkpoint: there is no file {LATEST} in it"
+        raise UsageError(f"{path} {what}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{latest} cannot be read: {getattr(error, 'strerror', 'it is damaged')}") from None
     if os.path.basename(name) != name or not _is_checkpoint(os.path.join(path, name)):

@@ -319,7 +319,7 @@ def test_a_pipe_is_not_waited_for(name: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("latest", "says"),
     [
-        (None, "run has no file latest that names a checkpoint; step000001 is there"),
+        (None, "run has no file latest; step000001 is there"),
         (b"", "run/latest names a checkpoint that is not there; step000001 is there"),
         (b"step000003\n", "run/latest names a checkpoint that is not there; step000001 is there"),
         (b"../run/step000001", "run/latest names a checkpoint that is not there; step000001 is there"),
