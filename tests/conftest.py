@@ -1,6 +1,7 @@
 import compileall
 import gc
 import os
+import signal
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Python is started by the thousand, once for each rank: none of them has to compile what it imports, even where
     PYTHONDONTWRITEBYTECODE keeps it from leaving that to the next."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would ranks
     gc.disable()  # until all tests are collected: nothing of them is garbage
     if hasattr(session.config, "workerinput"):  # of pytest-xdist, whose first process has done the rest
         return

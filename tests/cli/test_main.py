@@ -129,6 +129,7 @@ def test_names_are_bold_at_a_terminal(monkeypatch, no_color, bold):
     with os.fdopen(ours), os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setenv("TERM", "xterm")
         assert ("\033[1m" in contents()) == bold
 
 
