@@ -17,7 +17,7 @@ from minidist.mpi.shm import OWN, is_packaged_mpich
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "jobs"
-PATHS = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+PATHS = {**os.environ, "TERM": "xterm", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
 def at_a_terminal(command: list[str], then: Callable[[subprocess.Popen, str], bool]) -> tuple[int, str]:
