@@ -80,6 +80,7 @@ def route(
     objects: bool = True,
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
+    longest: float = 0.0,
     own_folders: bool = True,
     memory: int = 0,
     cases: int = 0,
@@ -88,17 +89,18 @@ def route(
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
-    `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with
-    these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
-    number. cases: without `objects`, how often the world may be split. Without `own_folders`, ranks are in this
-    process's folder. `watch` as in launch: an interrupt ends the job, and is in its report.
+    `seconds` of processor time. While a rank computes, or would if the machine were less busy, patience lasts up to
+    `longest`. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's own. `guarded` as
+    in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at
+    their beginning. memory: bytes that all ranks and what they start may have together; 0 for any number. cases:
+    without `objects`, how often the world may be split. Without `own_folders`, ranks are in this process's folder.
+    `watch` as in launch: an interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
         router = Router(n, rules, objects, spoiled, program)
-        router.memory, router.cases = memory, cases
+        router.memory, router.cases, router.longest, router.states = memory, cases, longest, nursery.states
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -119,9 +121,10 @@ def route(
                 raise
             router.interrupted = True
             router.hung = router.give_up("was interrupted")
-        states = nursery.write_stacks() if router.hung else {}
+        if router.hung:
+            nursery.write_stacks()
         exits = nursery.end(router.first if router.gone else None)
-        return router.outcome(exits, states, time.monotonic() - begin)
+        return router.outcome(exits, time.monotonic() - begin)
 
 
 class Router:
@@ -148,7 +151,9 @@ class Router:
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
-        self.late = False  # it takes too long
+        self.late = self.starved = False  # it takes too long; and had hardly been given a processor
+        self.longest = 0.0  # seconds that it may take while ranks compute
+        self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
         self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
@@ -182,7 +187,8 @@ class Router:
 
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
-        deadline, look = time.monotonic() + patience, time.monotonic() + LOOK
+        begin = time.monotonic()
+        look = begin + LOOK
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
@@ -200,9 +206,17 @@ class Router:
                     self.say(rank, answer)
             if not events:
                 self.hung = self.hung or self.exchange.deadlock()
-            if time.monotonic() > deadline and not self.hung and self.first is None:
-                self.late = True
-                self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+            taken = time.monotonic() - begin
+            if taken > patience and not self.hung and self.first is None:
+                computes = self.could_compute()
+                if taken > self.longest or not computes:
+                    self.late, self.starved = True, computes
+                    self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+
+    def could_compute(self) -> bool:
+        """Whether a rank that waits for no other one has a processor, or waits for one."""
+        states = self.states()
+        return any(not wait and states.get(rank) in ("R", "D") for rank, wait in enumerate(self.exchange.waits))
 
     def look_at_memory(self) -> None:
         """Notice when all ranks together, with what they have started, take more than they may."""
@@ -348,7 +362,7 @@ class Router:
 
     # ---- what became of it ------------------------------------------------------------------------------------------
 
-    def outcome(self, exits: dict[int, Exit], states: dict[int, str], seconds: float) -> Routed:
+    def outcome(self, exits: dict[int, Exit], seconds: float) -> Routed:
         """How the job ended."""
         ranks = f"{self.n} {'rank' if self.n == 1 else 'ranks'}"
         report = f"The job finished on {ranks} in {seconds:.1f} s."
@@ -373,8 +387,7 @@ class Router:
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
-            computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
-            job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
+            job.starved = self.starved
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
