@@ -34,6 +34,7 @@ from minidist.launch.notebook_cell import MACHINERY
 
 LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
+LULL = 1.0  # seconds for which one that computes may be seen to sleep, as when it starts
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
@@ -141,7 +142,8 @@ class Router(Lines):
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
-        self.late = self.starved = False  # it takes too long; and had hardly been given a processor
+        self.late = False  # it takes too long
+        self.starved = False  # and would compute, but is hardly given a processor
         self.longest = 0.0  # seconds that it may take while ranks compute
         self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
         self.interrupted = False  # by the observer
@@ -153,7 +155,7 @@ class Router(Lines):
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
         begin = time.monotonic()
-        look = begin + LOOK
+        look, computed = begin + LOOK, begin
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
@@ -171,11 +173,12 @@ class Router(Lines):
                     self.say(rank, answer)
             if not events:
                 self.hung = self.hung or self.exchange.deadlock()
-            taken = time.monotonic() - begin
-            if taken > patience and not self.hung and self.first is None:
-                computes = self.could_compute()
-                if taken > self.longest or not computes:
-                    self.late, self.starved = True, computes
+            now = time.monotonic()
+            if now > begin + patience and not self.hung and self.first is None:
+                self.starved = self.could_compute()
+                computed = now if self.starved else max(computed, begin + patience)
+                if now > begin + self.longest or now > computed + LULL:
+                    self.late = True
                     self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
     def could_compute(self) -> bool:
@@ -294,7 +297,7 @@ class Router(Lines):
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
-            job.starved = self.starved
+            job.starved = self.late and self.starved
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
