@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError, __version__
 from minidist.classroom import feedback, handed_in, reports, roster
-from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
+from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade, printable
 from minidist.cli.paths import check_apart, check_writable, is_file, is_folder, say_written, write_output
 from minidist.files import is_stream
 
@@ -223,7 +223,7 @@ class Class:
     def take(self, task: Task, graded: Grade, progress: str = "") -> None:
         self.grades[task.student][graded.lesson] = graded
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
-        print(f"{task.student:30} {graded.lesson:25} {outcome:10} {progress}".rstrip(), flush=True)
+        print(printable(f"{task.student:30} {graded.lesson:25} {outcome:10} {progress}".rstrip()), flush=True)
         if self.outputs.journal:  # a stream gets the table once, at the end
             self.write_csv()
         self.finish(task.student)
@@ -231,7 +231,7 @@ class Class:
     def finish(self, student: str) -> None:
         """Write the student's page; of one who has handed in nothing that can be graded, say so."""
         if not self.sorted[student].exercises:
-            print(f"{student:30} {'; '.join(self.problems(student))}", flush=True)
+            print(printable(f"{student:30} {'; '.join(self.problems(student))}"), flush=True)
         if self.outputs.feedback:
             page = self.outputs.feedback / self.pages[student]
             feedback.write(page, student, list(self.grades[student].values()), self.problems(student))

@@ -20,6 +20,7 @@ from minidist.cli.paths import check_readable, is_file, is_folder
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
+READ = 10_000  # characters of a message: more than anybody reads
 
 
 @dataclass
@@ -104,7 +105,7 @@ def grade(
         written.seek(0)
         lines = [json.loads(line) for line in written.read().decode().splitlines()]
     graded = Grade(lesson.name, submission)
-    parts = {line["name"]: Part(**line) for line in lines if "name" in line}
+    parts = {line["name"]: Part(**{**line, "message": printable(line["message"])}) for line in lines if "name" in line}
     for line in lines:
         if "seed" in line:
             graded.seed, graded.notes = line["seed"], line["notes"]
@@ -113,11 +114,22 @@ def grade(
             part.earned, part.message = 0, f"not graded: the process that grades {ending}"
     graded.parts = list(parts.values())
     if not parts:
-        graded.error = f"there was nothing to grade: pytest {ending}\n{output.strip()}"
+        graded.error = f"there was nothing to grade: pytest {ending}\n{printable(output.strip())}"
     faults = [part.message for part in graded.parts if part.machine]
     if faults:
         graded.machine, graded.error = True, f"not graded, for a fault of this machine: {faults[0]}"
     return graded
+
+
+def printable(text: str) -> str:
+    """A stranger's words as any terminal or page can show them: control characters as in a Python string, which cannot
+    write over a table of points; and the middle left out where there is too much of them."""
+    if len(text) > READ:
+        half = READ // 2
+        text = f"{text[:half]}\n[{len(text) - READ:,} characters more]\n{text[-half:]}"
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 # ---- lessons ---------------------------------------------------------------------------------------------------------

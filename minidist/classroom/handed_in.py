@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from minidist.classroom.grade import lesson_of
 
-EXERCISE = re.compile(r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d+\)?| ?[-–] ?copy| copy)*", re.IGNORECASE)
+EXERCISE = re.compile(  # what is possessive (++, *+) is not tried in parts: of 40 digits, these are too many
+    r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d++\)?| ?[-–] ?copy| copy)*+", re.IGNORECASE
+)
 NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS puts behind a name it has seen before
 DEBRIS = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 LARGEST = 1 << 20  # bytes of a file that is looked into

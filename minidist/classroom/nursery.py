@@ -121,9 +121,13 @@ class Nursery:
         question = {"do": "fork", "rank": rank, "target": target, "seconds": seconds, "folder": folder}
         (self.siblings[rank] if self.apart else self)._ask(question, descriptors)
 
-    def write_stacks(self) -> dict[int, str]:
-        """Let each rank that lives write down its stack; what the kernel says of each: R if it runs or could, ..."""
-        return self._ask_all({"do": "write stacks"})
+    def states(self) -> dict[int, str]:
+        """What the kernel says of each rank: R if it runs or could, ..."""
+        return self._ask_all({"do": "say states"})
+
+    def write_stacks(self) -> None:
+        """Let each rank that lives write down its stack."""
+        self._ask_all({"do": "write stacks"})
 
     def end(self, leaving: int | None = None) -> dict[int, Exit]:
         """Kill the ranks that live, and all that they have started. One that seems to be leaving has a second."""
@@ -197,8 +201,10 @@ def main() -> None:
                 ranks[question["rank"]] = process
                 for descriptor in descriptors:
                     os.close(descriptor)
-            case "write stacks":
+            case "say states":
                 answer = {rank: limits.state(process) for rank, process in ranks.items()}
+            case "write stacks":
+                answer = {}
                 for process in ranks.values():
                     os.kill(process, STACK)  # of one that has ended, nobody else has the number yet
                 time.sleep(0.1)

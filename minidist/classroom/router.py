@@ -10,16 +10,13 @@ says is checked, and nothing that it says is unpickled, waited for, or an except
 """
 
 import os
-import selectors
 import signal
-import socket
 import tempfile
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,18 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist.classroom import limits, sense
+from minidist.classroom.lines import OUTPUTS, Lines
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.launch import over_socket
-from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
 LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
-OUTPUTS = ("stdout", "stderr", "stack")
-OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
+LULL = 1.0  # seconds for which one that computes may be seen to sleep, as when it starts
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
@@ -80,6 +76,7 @@ def route(
     objects: bool = True,
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
+    longest: float = 0.0,
     own_folders: bool = True,
     memory: int = 0,
     cases: int = 0,
@@ -88,17 +85,18 @@ def route(
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
-    `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with
-    these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
-    number. cases: without `objects`, how often the world may be split. Without `own_folders`, ranks are in this
-    process's folder. `watch` as in launch: an interrupt ends the job, and is in its report.
+    `seconds` of processor time. While a rank computes, or would if the machine were less busy, patience lasts up to
+    `longest`. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's own. `guarded` as
+    in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at
+    their beginning. memory: bytes that all ranks and what they start may have together; 0 for any number. cases:
+    without `objects`, how often the world may be split. Without `own_folders`, ranks are in this process's folder.
+    `watch` as in launch: an interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
         router = Router(n, rules, objects, spoiled, program)
-        router.memory, router.cases = memory, cases
+        router.memory, router.cases, router.longest, router.states = memory, cases, longest, nursery.states
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -119,25 +117,21 @@ def route(
                 raise
             router.interrupted = True
             router.hung = router.give_up("was interrupted")
-        states = nursery.write_stacks() if router.hung else {}
+        if router.hung:
+            nursery.write_stacks()
         exits = nursery.end(router.first if router.gone else None)
-        return router.outcome(exits, states, time.monotonic() - begin)
+        return router.outcome(exits, time.monotonic() - begin)
 
 
-class Router:
-    """Between sockets on one side and an exchange on the other. It never waits for a rank, in a read or in a write."""
+class Router(Lines):
+    """Between lines on one side and an exchange on the other."""
 
     def __init__(
         self, n: int, rules: Rules, objects: bool = True, spoiled: Mapping[Message, bytes] = NOTHING, program: str = ""
     ) -> None:
-        self.n, self.exchange = n, Exchange(n, rules)
+        super().__init__(n)
+        self.exchange = Exchange(n, rules)
         self.objects, self.spoiled, self.program = objects, spoiled, program
-        self.selector = selectors.DefaultSelector()
-        self.lines: list[socket.socket] = []
-        self.readers = [over_socket.Reader() for _ in range(n)]
-        self.unsent: list[deque[memoryview]] = [deque() for _ in range(n)]
-        self.pipes: dict[tuple[int, str], int] = {}
-        self.printed: dict[tuple[int, str], bytearray] = {}
         self.ranks = [RankResult() for _ in range(n)]
         self.transfers: list[dict[Transfer, list[int]]] = [{} for _ in range(n)]
         self.groups: list[dict[str, dict[Transfer, list[int]]]] = [defaultdict(dict) for _ in range(n)]
@@ -149,40 +143,19 @@ class Router:
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
+        self.starved = False  # and would compute, but is hardly given a processor
+        self.longest = 0.0  # seconds that it may take while ranks compute
+        self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
         self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
         self.cases = 0  # for each of which the world is split
         self.excess = ""  # what they have too much of
 
-    def connect(self, rank: int) -> socket.socket:
-        """The rank's end of its line."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self.lines.append(ours)
-        self.selector.register(ours, selectors.EVENT_READ, partial(self.turn, rank))
-        return theirs
-
-    def open_output(self, rank: int, name: str) -> int:
-        """The rank's end of a pipe, whose other end is read here."""
-        ours, theirs = os.pipe()
-        os.set_blocking(ours, False)
-        self.pipes[rank, name], self.printed[rank, name] = ours, bytearray()
-        self.selector.register(ours, selectors.EVENT_READ, partial(self.drain, rank, name))
-        return theirs
-
-    def close(self) -> None:
-        self.selector.close()
-        for line in self.lines:
-            line.close()
-        for pipe in self.pipes.values():
-            os.close(pipe)
-
-    # ---- in and out -------------------------------------------------------------------------------------------------
-
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
-        deadline, look = time.monotonic() + patience, time.monotonic() + LOOK
+        begin = time.monotonic()
+        look, computed = begin + LOOK, begin
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
@@ -200,9 +173,18 @@ class Router:
                     self.say(rank, answer)
             if not events:
                 self.hung = self.hung or self.exchange.deadlock()
-            if time.monotonic() > deadline and not self.hung and self.first is None:
-                self.late = True
-                self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+            now = time.monotonic()
+            if now > begin + patience and not self.hung and self.first is None:
+                self.starved = self.could_compute()
+                computed = now if self.starved else max(computed, begin + patience)
+                if now > begin + self.longest or now > computed + LULL:
+                    self.late = True
+                    self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+
+    def could_compute(self) -> bool:
+        """Whether a rank that waits for no other one has a processor, or waits for one."""
+        states = self.states()
+        return any(not wait and states.get(rank) in ("R", "D") for rank, wait in enumerate(self.exchange.waits))
 
     def look_at_memory(self) -> None:
         """Notice when all ranks together, with what they have started, take more than they may."""
@@ -217,75 +199,13 @@ class Router:
         """What the ranks are doing, when nobody waits for them any more."""
         return Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
 
-    def last(self) -> list[str]:
-        """The last that each rank has printed."""
-        streams = [[self.printed[rank, name][-LAST:] for name in ("stdout", "stderr")] for rank in range(self.n)]
-        return ["".join(stream.decode(errors="ignore") for stream in of_rank) for of_rank in streams]
-
-    def turn(self, rank: int, mask: int) -> None:
-        """A rank's line can be written to, or read."""
-        if mask & selectors.EVENT_WRITE:
-            self.write(rank)
-        if mask & selectors.EVENT_READ:
-            self.read(rank)
-
-    def drain(self, rank: int, name: str, mask: int = 0) -> None:
-        """Read what a rank has printed, as far as it is here."""
-        pipe, printed = self.pipes[rank, name], self.printed[rank, name]
-        with suppress(BlockingIOError):
-            while (data := os.read(pipe, 1 << 16)) and len(printed) <= OUTPUT_LIMIT:
-                printed += data
-            if mask:  # it is closed, or enough
-                self.selector.unregister(pipe)
-        if mask and len(printed) > OUTPUT_LIMIT:
-            self.fail(rank, "Output", f"it printed more than {OUTPUT_LIMIT:,} bytes: does it print for ever?")
-
-    def say(self, rank: int, value: Any) -> None:
-        """Put a value on the way to a rank."""
-        self.unsent[rank].extend(memoryview(piece) for piece in over_socket.to_frame(value))
-        self.write(rank)
-
-    def write(self, rank: int) -> None:
-        """As much as there is room for now."""
-        line, unsent = self.lines[rank], self.unsent[rank]
-        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # that it is gone, reading will tell
-            while unsent:
-                rest = unsent[0][line.send(unsent[0]) :]
-                if rest:
-                    unsent[0] = rest
-                else:
-                    unsent.popleft()
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-        key = self.selector.get_key(line)
-        if key.events != events:
-            self.selector.modify(line, events, key.data)
-
-    def read(self, rank: int) -> None:
-        """What a rank has said, as far as it is here."""
-        try:
-            data = self.lines[rank].recv(1 << 18)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.selector.unregister(self.lines[rank])
-            if not self.ranks[rank].finished and self.first is None:
-                self.first, self.gone = rank, True
-            return
-        try:
-            for value in self.readers[rank].feed(data):
-                if not self.ranks[rank].finished:
-                    self.hear(rank, value)
-        except Exception as error:  # of a stranger's program anything may come
-            what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
-            self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
-
     # ---- what ranks say ---------------------------------------------------------------------------------------------
 
     def hear(self, rank: int, value: Any) -> None:
         """Do what a rank asks for, after a look at it. Any exception means that it makes no sense."""
         match value:
+            case _ if self.ranks[rank].finished:
+                pass
             case ["tell", list(starts)]:
                 self.start(rank, starts)
             case ["ask", list(starts), str(question), tuple(arguments)]:
@@ -311,6 +231,10 @@ class Router:
         most = MEETINGS * (1 + self.exchange.met["world"])  # each case is on a split of its own
         sense.sensible(comm != "world" or self.exchange.met["world"] < self.cases, "a meeting outside of all cases")
         sense.sensible(self.met[rank] <= most, f"more than {MEETINGS} splits and barriers, which no exercise needs")
+
+    def lose(self, rank: int) -> None:
+        if not self.ranks[rank].finished and self.first is None:
+            self.first, self.gone = rank, True
 
     def fail(self, rank: int, error_type: str, text: str) -> None:
         if self.first is None:
@@ -348,7 +272,7 @@ class Router:
 
     # ---- what became of it ------------------------------------------------------------------------------------------
 
-    def outcome(self, exits: dict[int, Exit], states: dict[int, str], seconds: float) -> Routed:
+    def outcome(self, exits: dict[int, Exit], seconds: float) -> Routed:
         """How the job ended."""
         ranks = f"{self.n} {'rank' if self.n == 1 else 'ranks'}"
         report = f"The job finished on {ranks} in {seconds:.1f} s."
@@ -373,8 +297,7 @@ class Router:
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
-            computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
-            job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
+            job.starved = self.late and self.starved
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
@@ -382,10 +305,6 @@ class Router:
             cause.error = cause.error or ("it closed its connection" if code is None else describe_exit(code))
             blame(job, self.first, verb)
         return job
-
-    def text(self, rank: int, name: str) -> str:
-        """What a rank has printed."""
-        return self.printed[rank, name][:OUTPUT_LIMIT].decode(errors="replace") if (rank, name) in self.printed else ""
 
     def explain(self, hung: Deadlock) -> str:
         """Who waits for whom, and where those are that compute."""

@@ -31,6 +31,7 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
 from minidist.launch import encode
 from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.main_stack import format_stack
 from minidist.launch.worker import locked
 from minidist.mpi import shm
 
@@ -268,7 +269,8 @@ class Running:
             look: Look | None = Look(finished=True)
             if not result.exists():
                 try:
-                    look = Look(**encode.load(answer))
+                    said = encode.load(answer)
+                    look = Look(**{**said, "stack": format_stack(said["stack"])})
                 except Exception:  # no answer, or not the worker's: a student's program may write anything
                     look = None
             looks.append(look)

@@ -25,9 +25,19 @@ def main_stack() -> list[traceback.FrameSummary]:
 
 
 def frames_in(written: str) -> list[traceback.FrameSummary]:
-    """The frames of a stack that faulthandler has written, the outermost first."""
+    """The frames of a stack that faulthandler has written, the outermost first, without their lines.
+
+    To read these would make a rank hold more memory; and where a stranger's program runs, a frame may name any file.
+    """
     frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', written, re.MULTILINE)
-    return [traceback.FrameSummary(filename, int(line), name) for filename, line, name in reversed(frames)]
+    return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in reversed(frames)]
+
+
+def format_stack(frames: Sequence[tuple[str, int, str]]) -> str:
+    """(file, line's number, function) of each frame as in a traceback, with the lines of those that are in files."""
+    lines = [None if os.path.isfile(filename) else "" for filename, _, _ in frames]  # None: yet to be read
+    named = [traceback.FrameSummary(*frame, line=line) for frame, line in zip(frames, lines, strict=True)]
+    return "".join(traceback.format_list(named))
 
 
 def place_of(frames: Sequence[traceback.FrameSummary]) -> str:

@@ -4,7 +4,6 @@ import faulthandler
 import os
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,7 +58,7 @@ def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
 
 
 def look(ledger: Ledger) -> dict[str, Any]:
-    """What the main thread is doing: the fields of `minidist.exchange.waits.Look`."""
+    """What the main thread is doing: the fields of `minidist.exchange.waits.Look`, but of the stack the frames."""
     frames = [frame for frame in main_stack() if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
     where = place_of(frames) if frames else "the start of the job"
     waiting = None
@@ -68,7 +67,7 @@ def look(ledger: Ledger) -> dict[str, Any]:
         waiting = call, [comm.world_ranks[peer] for peer in peers]
     return {
         "where": where,
-        "stack": "".join(traceback.format_list(frames)),
+        "stack": [(frame.filename, frame.lineno, frame.name) for frame in frames],
         "waiting": waiting,
         "set_out": dict(ledger.set_out),
         "arrived": dict(ledger.arrived),

@@ -273,6 +273,17 @@ def test_a_student_s_name_without_a_roster(names, students):
     assert list(roster.by_student(found(*names), None, ["01_tiny", "02_small"])) == students
 
 
+def test_a_name_of_many_digits_is_read_once():
+    """Not in each of the 2^200 ways in which they could be several numbers."""
+    assert list(roster.by_student(found("ada/exercise 2.py", f"exercise{'1' * 200}x.py"), None, [])) == [
+        "ada",
+        f"exercise{'1' * 200}x",
+    ]
+    assert not handed_in.EXERCISE.fullmatch(f"exercise{'1' * 200}x")
+    for name in ("exercise", "my-exercise(1)", "exercise - Copy 2", "Exercise_1-2", "exercise copy copy"):
+        assert handed_in.EXERCISE.fullmatch(name), name
+
+
 @pytest.mark.parametrize(
     ("part", "student"),
     [

@@ -162,6 +162,19 @@ def test_a_grade_in_every_form(lessons):
     assert suite[1].find("failure").text == "-1 becomes 2"
 
 
+def test_what_a_program_says_is_shown_as_text_and_not_without_end(lessons):
+    """Not so that it writes over the table's points, nor so long that the table takes for ever."""
+    said = r"""'\x1b[2J\x1b[1;1H20 of 20\u202e' + 'y' * 300_000"""
+    (lessons / "says.py").write_text(f"def double(comm, x):\n    raise ValueError({said})\n")
+    run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "says.py", "--junit", "says.xml")
+    assert run.returncode == 1
+    assert "ValueError: \\x1b[2J\\x1b[1;1H20 of 20\\u202eyyy" in " ".join(run.stdout.split())
+    assert len(run.stdout) < 12_000
+    assert "\x1b" not in run.stdout
+    [message, _] = [case[1].text for case in ElementTree.parse(lessons / "says.xml").iter("testcase")]
+    assert re.search(r"\n\[2\d\d,\d{3} characters more\]\n", message)
+
+
 def test_results_that_cannot_be_written_are_refused_before_the_work(lessons):
     (lessons / "file").write_text("")
     for folder in ("file", "file/deeper"):

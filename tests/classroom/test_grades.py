@@ -173,8 +173,8 @@ def test_over_mpi_the_same_points_but_for_what_only_the_router_sees(tmp_path: Pa
         assert over_mpi.grade(ANSWERS[number]).messages == {}
         for name in IN_EVERY_RUN[number] & set(MUTANTS[number]):
             mutant = MUTANTS[number][name]
-            lost = over_mpi.grade(mutant.write_to(tmp_path)).lost
-            assert lost - only_router == set(mutant.loses) - only_router, name
+            graded = over_mpi.grade(mutant.write_to(tmp_path))
+            assert graded.lost - only_router == set(mutant.loses) - only_router, (name, graded.messages)
 
 
 @pytest.mark.slow

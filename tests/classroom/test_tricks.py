@@ -439,6 +439,10 @@ HOSTILE = {
         "import os\n\ndef reduce_scatter(comm, x, out=None):\n    while True:\n        os.fork()\n",
         r"failed|disappeared|hung",
     ),
+    "reads_a_device": (  # the grader would, if it read the lines of a stack
+        "def reduce_scatter(comm, x, out=None):\n    exec(compile('while True: pass', '/dev/zero', 'exec'))\n",
+        r"hung: rank \d had used \d s of processor time",
+    ),
     "prints_for_ever": (
         "def reduce_scatter(comm, x, out=None):\n    while True:\n        print('x' * 10000)\n",
         r"it printed more than 1,000,000 bytes: does it print for ever\?",
@@ -585,7 +589,7 @@ def test_where_no_namespaces_can_be_made_the_grade_says_what_it_cannot_promise(r
     assert [note for note in notes if "no namespaces: the kernel lets us make none" in note and PROMISE in note]
 
 
-WAITED_FOR = {"endless_import", "ignores_sigterm"}  # seconds in which nothing else happens
+WAITED_FOR = {"endless_import", "ignores_sigterm", "reads_a_device"}  # seconds in which nothing else happens
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How jobs end, from Python (minidist.launch) and under plain mpirun (minidist.mpi.run): well, badly, and never with a
 process left over."""
 
+import linecache
 import os
 import re
 import signal
@@ -24,7 +25,9 @@ from minidist.exchange.waits import Look
 from minidist.launch import encode
 from minidist.launch.job import JobFailed
 from minidist.launch.launcher import find_mpiexec, launch, started
-from minidist.launch.main_stack import main_stack
+from minidist.launch.main_stack import format_stack, frames_in, main_stack
+from minidist.launch.rank_main import look
+from minidist.mpi.comm import Ledger
 
 JOBS = Path(__file__).parents[1] / "jobs"
 ROOT = Path(__file__).parents[2]
@@ -189,6 +192,24 @@ def test_a_cycle_of_waits_is_reported_as_one():
     ]
     assert job.ranks[0].where == f"{at} in everyone_receives"
     assert "comm.recv(np.empty(3)" in job.ranks[0].stack
+
+
+def test_to_look_at_a_rank_reads_no_file_there_and_here_only_regular_ones(monkeypatch, tmp_path):
+    """What is read stays in memory, which a graded rank would seem to hold; and a frame may name /dev/zero."""
+    read = []
+    monkeypatch.setattr(linecache, "updatecache", lambda name, *_: read.append(name) or [])
+    looking = threading.Thread(target=look, args=(Ledger(),))
+    looking.start()
+    looking.join()
+    frames = frames_in(f'  File "/dev/zero", line 2 in inner\n  File "{tmp_path}/outer.py", line 1 in outer\n')
+    assert not read
+    (tmp_path / "outer.py").touch()
+    stack = format_stack([(frame.filename, frame.lineno, frame.name) for frame in frames])
+    assert stack.splitlines() == [
+        f'  File "{tmp_path}/outer.py", line 1, in outer',
+        '  File "/dev/zero", line 2, in inner',
+    ]
+    assert read == [f"{tmp_path}/outer.py"]
 
 
 def test_a_wait_for_a_rank_that_has_finished():
