@@ -12,7 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-SECTION = re.compile(r"# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file
+SECTION = re.compile(r" *# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file, or of a class
 
 
 class Piece(NamedTuple):

@@ -44,6 +44,14 @@ def test_notes_are_those_of_their_code() -> None:
     assert '"""' not in "".join(piece.code for piece in pieces)
 
 
+def test_parts_of_a_file_and_of_a_class_have_headings() -> None:
+    """In pipeline.py all parts are parts of its class; none is shown as a line of dashes."""
+    for chapter, titles in (("pipeline", ["a step", "tensors", "for the report"]), ("ring", ["the ring"])):
+        _, pieces = annotate.take_apart(PACKAGE / f"{chapter}.py")
+        assert [piece.title for piece in pieces if piece.title][: len(titles)] == titles
+        assert "# ----" not in "".join(piece.code for piece in pieces)
+
+
 @pytest.mark.parametrize(
     ("chapter", "method", "replaces"),
     [
