@@ -18,7 +18,7 @@ WIDTHS = (390, 1280, 1920)
 KINDS = [  # one page of each
     *("index", "chapters/index", "chapters/zero2", "chapters/pipeline", "lessons/index"),
     *("lessons/04_ring_all_reduce/lesson", "memory", "schedules", "plan", "collectives", "papers", "rooms"),
-    *("minidist/README", "source/minidist/nn/flat.py", "genindex", "search"),
+    *("minidist/README", "source/minidist/nn/flat.py", "search"),
 ]
 
 
@@ -63,8 +63,8 @@ CUT_OFF = """width => [...document.querySelectorAll("input, select, button, img,
 
 
 def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..., Any]) -> None:
-    """On a phone, a laptop and a large screen: no error, nothing from another host, no page wider than the window.
-    Pages of code, which are made alike, on a phone alone."""
+    """On a phone, a laptop and a large screen: a heading, no error, nothing from another host, no page wider than the
+    window. Pages of code, which are made alike, on a phone alone."""
     wrong = []
     for width in WIDTHS:
         page = opened(viewport={"width": width, "height": 900})
@@ -74,6 +74,8 @@ def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..
             page.goto(address + name)
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 wrong.append(f"{name} is wider than {width} pixels")
+            if page.locator("h1").count() != 1:
+                wrong.append(f"{name} has no heading")
             wrong += [f"{name} at {width} pixels cuts off {part}" for part in page.evaluate(CUT_OFF, width)]
     assert not wrong
 

@@ -127,3 +127,11 @@ def test_a_section_is_a_part_of_the_link() -> None:
 def test_the_table_of_chapters() -> None:
     rows = rows_of(content.table_of_chapters())
     assert rows == [[f"[{name}]({name}.md)", paper, f"`{launch}`"] for name, paper, launch in CHAPTERS]
+
+
+def test_the_table_of_rooms() -> None:
+    rooms = ["minidist/README.md", "minidist/pp/README.md", "minidist/classroom/TEACHING.md"]
+    titles = ["The house", "Pipelines", "Teaching with the lessons"]
+    folders = ["minidist/", "minidist/pp/", "minidist/classroom/"]
+    rows = [[f"[{title}]({room})", f"`{folder}`"] for title, room, folder in zip(titles, rooms, folders, strict=True)]
+    assert rows_of(content.table_of_rooms(rooms)) == rows
