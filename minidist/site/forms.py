@@ -57,8 +57,8 @@ class Powers(NamedTuple):
 
 def slider(name: str, label: str, shown: str, numbers: str) -> str:
     """shown: the value as the label says it; numbers: the attributes that give least, most and value."""
-    return (
-        f'<label>{html.escape(label)} <output for="{name}">{shown}</output> '
+    return (  # without `for`, a label is that of the first field in it: the output
+        f'<label for="{name}">{html.escape(label)} <output for="{name}">{shown}</output> '
         f'<input type="range" id="{name}" name="{name}" {numbers}></label>'
     )
 

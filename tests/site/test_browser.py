@@ -105,6 +105,18 @@ def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
     assert shown() == [figure.cell for _, figure in every if figure.evidence == "code"] != []
 
 
+WITHOUT_LABEL = """() => [...document.querySelectorAll("main input, main select, main textarea")]
+    .filter(field => !field.labels.length && !field.ariaLabel).map(field => field.outerHTML)"""
+
+
+def test_each_field_has_its_label(address: str, opened: Callable[..., Any]) -> None:
+    """A reader hears it, and may press it."""
+    page = opened()
+    for name in ("memory", "schedules", "plan", "collectives", "papers", "search"):
+        page.goto(f"{address}{name}.html")
+        assert page.evaluate(WITHOUT_LABEL) == [], name
+
+
 PRINTED = """() => [...document.querySelectorAll(".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state")]
     .filter(one => one.checkVisibility()).map(one => one.className || one.id)"""
 

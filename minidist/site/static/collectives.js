@@ -1,4 +1,6 @@
 // Plays a collective: the views of all its steps were drawn when this page was made, from a trace of a run.
+import { fill } from "./address.js";
+
 const form = document.querySelector("form.collectives"), view = document.getElementById("view");
 const { name, ranks, step } = form.elements, loaded = {};
 
@@ -19,9 +21,7 @@ function go(by) {
 
 function read() {
   step.max = 99; // until it is known how many this one has
-  for (const [field, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (form.elements[field]) form.elements[field].value = value;
-  }
+  fill(form, new URLSearchParams(location.hash.slice(1)));
   draw();
 }
 
