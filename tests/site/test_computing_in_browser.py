@@ -240,6 +240,7 @@ def test_collectives_play_what_was_recorded(name: str, n: int, address: str, ope
     page.reload()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 1}')")
     assert shown_by(page) == views[-1]
+    assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.get_by_role("button", name="Back", exact=True).click()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 2} of')")
     assert shown_by(page) == views[-2]

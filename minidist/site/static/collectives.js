@@ -10,6 +10,9 @@ async function draw() {
   if (path !== `collectives/${name.value}-${ranks.value}.json`) return; // the reader has chosen another one meanwhile
   step.max = steps.length - 1;
   view.innerHTML = steps[step.value];
+  for (const button of form.querySelectorAll("[data-by]")) {
+    button.disabled = Number(step.value) === (button.dataset.by > 0 ? Number(step.max) : 0);
+  }
   for (const output of form.querySelectorAll("output")) output.value = form.elements[output.htmlFor].value;
   history.replaceState(null, "", "#" + new URLSearchParams(new FormData(form)));
 }
