@@ -218,7 +218,7 @@ def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
 
 
 def why_none(found: Found) -> str:
-    """No row fits: the usual reason, and what to change. What no memory could help with is said if there is no other."""
+    """No row fits: the usual reason, and what to change. If some lack memory, that is said, whatever else there is."""
     if not found.left_out:
         return "nothing divides: use another --ranks, or a --batch of more sequences"
     unfit = Counter({reason: found.left_out[reason] for reason in (STATES, ACTIVATIONS)})

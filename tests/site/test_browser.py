@@ -117,8 +117,28 @@ def test_each_field_has_its_label(address: str, opened: Callable[..., Any]) -> N
         assert page.evaluate(WITHOUT_LABEL) == [], name
 
 
-PRINTED = """() => [...document.querySelectorAll(".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state")]
-    .filter(one => one.checkVisibility()).map(one => one.className || one.id)"""
+FOCUSED = """() => { // what has the focus, and whether a frame shows it
+    const one = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(one);
+    const framed = outlineStyle !== 'none' && parseFloat(outlineWidth) > 0;
+    return [one.outerHTML.slice(0, 80), framed || one === document.body];
+}"""
+
+
+@pytest.mark.parametrize("name", ["schedules", "collectives"])
+def test_the_focus_is_seen(name: str, address: str, opened: Callable[..., Any]) -> None:
+    """The Tab key goes through the page, and what it has reached has a frame."""
+    page, seen = opened(), []
+    page.goto(f"{address}{name}.html")
+    while len(seen) < 80 and not (seen and seen[-1][0].startswith("<body")):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUSED))
+    assert any("<select" in one for one, _ in seen)
+    assert [one for one, framed in seen if not framed] == []
+
+
+PRESSED = ".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state, [type=range]"
+PRINTED = """pressed => [...document.querySelectorAll(pressed)]
+    .filter(one => one.checkVisibility()).map(one => one.outerHTML.slice(0, 80))"""
 
 
 def test_print_has_the_page_and_its_colors(address: str, opened: Callable[..., Any]) -> None:
@@ -127,7 +147,7 @@ def test_print_has_the_page_and_its_colors(address: str, opened: Callable[..., A
     page.emulate_media(media="print")
     for kind in KINDS:
         page.goto(f"{address}{kind}.html")
-        assert page.evaluate(PRINTED) == [], kind
+        assert page.evaluate(PRINTED, PRESSED) == [], kind
         colored = page.locator("#view .chip, #view .cell, .diff code").all()
         assert {one.evaluate("one => getComputedStyle(one).printColorAdjust") for one in colored[:3]} <= {"exact"}
         assert colored or kind not in ("chapters/zero2", "memory", "schedules", "collectives")
