@@ -127,7 +127,7 @@ FOCUSED = """() => { // what has the focus, and whether a frame shows it
 @pytest.mark.parametrize("name", ["schedules", "collectives"])
 def test_the_focus_is_seen(name: str, address: str, opened: Callable[..., Any]) -> None:
     """The Tab key goes through the page, and what it has reached has a frame."""
-    page, seen = opened(), []
+    page, seen = opened(), list[tuple[str, bool]]()
     page.goto(f"{address}{name}.html")
     while len(seen) < 80 and not (seen and seen[-1][0].startswith("<body")):
         page.keyboard.press("Tab")
