@@ -3,6 +3,7 @@ device will need."""
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from minidist.claims import experts
 from minidist.claims.activations import Share
@@ -65,13 +66,13 @@ def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
     options, own, g = run.options, own_units(run)[rank], dividing(run)
     sizes = run.model.without_experts(run.layout.tp)[run.places[rank].tensor]
 
-    def stored(unit: int) -> list[Stored]:
-        cut, whole = sizes[unit]
+    @cache  # layers are alike
+    def stored_as(cut: int, whole: int) -> list[Stored]:
         return [Stored(models.padded(size, g), g) for size in ((cut, whole) if run.layout.tp > 1 else (cut + whole,))]
 
-    found = {unit: stored(unit) for unit in own}
+    found = {unit: stored_as(*sizes[unit]) for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:
-        found[0] = stored(0)[:1]
+        found[0] = stored_as(*sizes[0])[:1]
     if options.experts:
         routed = experts.stored(run)[rank]
         found |= {unit: [*of, routed] for unit, of in found.items() if 1 <= unit <= options.layers}

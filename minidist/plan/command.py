@@ -9,6 +9,7 @@ It only computes, by the formulas that runs on ranks are checked by; `--check` r
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
-from minidist.plan.search import Found, Row, best_chunks, search
+from minidist.plan.search import ACTIVATIONS, STATES, Found, Row, best_chunks, search
 from minidist.plan.time import CEILING, Cluster
 
 MIXTURES = {  # by the name that --model takes: the shape, and the positions that it was trained on
@@ -74,7 +75,8 @@ def tokens(thousand: int) -> Callable[[str], int]:
     """An argument type: a number of tokens, with K, M, B or T for powers of a thousand."""
 
     def number(text: str) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?) *([KMBT]?)", text, re.IGNORECASE)
+        # 1.5M tokens, but not 1.5
+        found = re.fullmatch(r"(\d+(?:\.\d+(?=.*[EKMBT]))?(?:E\d+)?) *([KMBT]?)", text, re.IGNORECASE)
         value = float(found[1]) * thousand ** " KMBT".index(found[2].upper() or " ") if found else 0
         if not 1 <= value <= 1e18:
             raise argparse.ArgumentTypeError(f"must be a number of tokens, such as 16M, not {text!r}")
@@ -216,10 +218,11 @@ def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
 
 
 def why_none(found: Found) -> str:
-    """No row fits: the usual reason, and what to change."""
+    """No row fits: the usual reason, and what to change. If some lack memory, that is said, whatever else there is."""
     if not found.left_out:
         return "nothing divides: use another --ranks, or a --batch of more sequences"
-    (reason, _), *_ = found.left_out.most_common()
+    unfit = Counter({reason: found.left_out[reason] for reason in (STATES, ACTIVATIONS)})
+    (reason, _), *_ = (+unfit or found.left_out).most_common()
     return f"none of {sum(found.left_out.values()):,} rows fits: {reason}; use more --ranks, or more --device-memory"
 
 

@@ -81,12 +81,13 @@ def search(wanted: Wanted, cluster: Cluster) -> Found:
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
     possible = list(axes(wanted, cluster.ranks))
     hidden = [at for at in possible if not hides_nothing(wanted, cluster, at.cp)]
-    numbers = [sum(count_at(wanted, cluster.per_host, at, limits) for at in hidden) for limits in LIMITS]
-    limits, number = next(
-        ((of, n) for of, n in zip(LIMITS, numbers, strict=True) if n <= MOST), (LIMITS[-1], numbers[-1])
-    )
-    left_out[CONTEXT] = sum(count_at(wanted, cluster.per_host, at) for at in possible) - numbers[0]
-    left_out[limits.words] = numbers[0] - number
+    left_out[CONTEXT] = sum(count_at(wanted, cluster.per_host, at) for at in possible if at not in hidden)
+    numbers = list[int]()
+    for limits in LIMITS:
+        numbers.append(sum(count_at(wanted, cluster.per_host, at, limits) for at in hidden))
+        if numbers[-1] <= MOST:
+            break
+    left_out[limits.words] = numbers[0] - numbers[-1]
     for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
             asked = ask(wanted, choice)

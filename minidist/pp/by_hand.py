@@ -84,7 +84,8 @@ def _piece(word: str, at: Place, stage: str) -> Piece:
         raise UsageError(f"{stage}: {word!r:.20} is no work: write F1, B1 or W1, or f1 of the second chunk")
     k, chunk = int(found[2]) - 1, int(found[3] or 1 + found[1].islower()) - 1
     if not _is_own(at, k, chunk):
-        raise UsageError(f"{stage}: {word} is not of {at.micro_batches} micro-batches and {at.chunks} chunks")
+        chunks = f"{at.chunks} chunk{'s' * (at.chunks > 1)}"
+        raise UsageError(f"{stage}: {word} is not of {at.micro_batches} micro-batches and {chunks}")
     return found[1].upper(), k, chunk
 
 

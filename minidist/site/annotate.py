@@ -12,7 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-SECTION = re.compile(r"# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file
+SECTION = re.compile(r" *# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file, or of a class
 
 
 class Piece(NamedTuple):
@@ -104,14 +104,22 @@ def colored(code: str) -> str:
     return highlight(code.strip("\n"), PythonLexer(stripall=False), HtmlFormatter(cssclass="highlight"))
 
 
+TERM = r"(\S+) {2,}(\S.*(?:\n {2,}\S+(?: \S+)*)*)"  # what it means stands next to it, and further lines below that
+TERMS = re.compile(rf"{TERM}(?:\n{TERM})*")
+
+
 def prose(text: str) -> str:
-    """A docstring: paragraphs, and blocks that stand further to the right as they are."""
+    """A docstring: paragraphs, terms with what they mean, and blocks that stand further to the right as they are."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         if not block.strip():
             continue
         if all(line.startswith("    ") for line in block.splitlines()):
             parts.append(f'<pre tabindex="0">{html.escape(textwrap.dedent(block))}</pre>')
+            continue
+        if TERMS.fullmatch(block):
+            terms = "".join(f"<dt>{html.escape(one)}</dt><dd>{_inline(of)}</dd>" for one, of in re.findall(TERM, block))
+            parts.append(f'<dl class="terms">{terms}</dl>')
             continue
         head, *rest = re.split(r"\n(?=    )", block, maxsplit=1)
         parts.append(f"<p>{_inline(head)}</p>")

@@ -18,7 +18,8 @@ html_title = "minidist"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
 html_favicon = "static/icon.svg"
-html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
+templates_path = ["templates"]
+html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = html_use_index = False
 html_theme_options: dict[str, Any] = {"top_of_page_buttons": []}
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 3

@@ -47,6 +47,16 @@ def table_of_chapters() -> str:
     return "# The chapters\n\n" + table(("chapter", "based on", "run it"), rows)
 
 
+def table_of_rooms(paths: Sequence[str]) -> str:
+    """The rooms that have a page. paths: of the texts in the clone."""
+    rows = []
+    for path in paths:
+        title = (CLONE / path).read_text().partition("\n")[0].removeprefix("# ")
+        rows.append((f"[{title}]({path})", f"`{posixpath.dirname(path)}/`"))
+    told = "The first page says which file is where. The others are about one folder each: a room, below the chapters."
+    return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder"), rows)
+
+
 def chapter(name: str, ran: str) -> str:
     """Text, run, code with notes, what it changes, the mutants that its claims catch."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")

@@ -57,8 +57,8 @@ class Powers(NamedTuple):
 
 def slider(name: str, label: str, shown: str, numbers: str) -> str:
     """shown: the value as the label says it; numbers: the attributes that give least, most and value."""
-    return (
-        f'<label>{html.escape(label)} <output for="{name}">{shown}</output> '
+    return (  # without `for`, a label is that of the first field in it: the output
+        f'<label for="{name}">{html.escape(label)} <output for="{name}">{shown}</output> '
         f'<input type="range" id="{name}" name="{name}" {numbers}></label>'
     )
 
@@ -114,7 +114,7 @@ SCHEDULES_PAGE = Page(
         Choice("second", "compared with", "zb-v", FLUSHING),
         Slider("p", "stages p", 4, 1, 16),
         Slider("m", "micro-batches m", 8, 1, 32),
-        Slider("v", "chunks v, where they can be chosen", 2, 2, 4),
+        Slider("v", "chunks v (some schedules)", 2, 2, 4),
         Slider("F", "time of F", 1, 0.1, 3, 0.1),
         Slider("B", "time of B", 1, 0.1, 3, 0.1),
         Slider("W", "time of W", 1, 0.1, 3, 0.1),

@@ -45,18 +45,18 @@ class Sources:
         for page in pages:
             self.write(f"{page.name}.md", content.computing(page))
         self.write("collectives.md", content.collectives(recorded))
-        self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
+        self.write("rooms.md", content.table_of_rooms(rooms), [room.removesuffix(".md") for room in rooms])
         tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
         self.write("index.md", self._relinked(content.home(pages), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
                 self.write(shown, content.source(path))
 
-    def write(self, path: str, text: str, below: Iterable[str] = (), hidden: bool = True) -> None:
+    def write(self, path: str, text: str, below: Iterable[str] = ()) -> None:
         """below: the pages under this one in the tree."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        tree = ["", "", "```{toctree}", ":hidden:" if hidden else ":maxdepth: 1", *below, "```", ""] if below else [""]
+        tree = ["", "", "```{toctree}", ":hidden:", *below, "```", ""] if below else [""]
         target.write_text(text + "\n".join(tree))
 
     def run(self, name: str) -> str:

@@ -401,6 +401,8 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("--model gpt2 --batch 8K --top 3", "--top 3 chooses among experts, and gpt2 has none: use --experts 8"),
         ("--model gpt2 --batch 8K --experts 4 --top 5", "--top 5 is more than 4 experts: use --top 4"),
         ("--batch many", "must be a number of tokens"),
+        ("--model gpt2 --context 2.5", "must be a number of tokens"),
+        ("--model gpt2 --ranks 8 --batch 64K --context 1024 --device-memory 1MB", "fits: model states do not fit; use"),
         ("--within fast", "must be bytes"),
     ],
 )

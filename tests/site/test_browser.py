@@ -18,7 +18,7 @@ WIDTHS = (390, 1280, 1920)
 KINDS = [  # one page of each
     *("index", "chapters/index", "chapters/zero2", "chapters/pipeline", "lessons/index"),
     *("lessons/04_ring_all_reduce/lesson", "memory", "schedules", "plan", "collectives", "papers", "rooms"),
-    *("minidist/README", "source/minidist/nn/flat.py", "genindex", "search"),
+    *("minidist/README", "source/minidist/nn/flat.py", "search"),
 ]
 
 
@@ -63,8 +63,8 @@ CUT_OFF = """width => [...document.querySelectorAll("input, select, button, img,
 
 
 def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..., Any]) -> None:
-    """On a phone, a laptop and a large screen: no error, nothing from another host, no page wider than the window.
-    Pages of code, which are made alike, on a phone alone."""
+    """On a phone, a laptop and a large screen: a heading, no error, nothing from another host, no page wider than the
+    window. Pages of code, which are made alike, on a phone alone."""
     wrong = []
     for width in WIDTHS:
         page = opened(viewport={"width": width, "height": 900})
@@ -74,6 +74,8 @@ def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..
             page.goto(address + name)
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 wrong.append(f"{name} is wider than {width} pixels")
+            if page.locator("h1").count() != 1:
+                wrong.append(f"{name} has no heading")
             wrong += [f"{name} at {width} pixels cuts off {part}" for part in page.evaluate(CUT_OFF, width)]
     assert not wrong
 
@@ -103,8 +105,40 @@ def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
     assert shown() == [figure.cell for _, figure in every if figure.evidence == "code"] != []
 
 
-PRINTED = """() => [...document.querySelectorAll(".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state")]
-    .filter(one => one.checkVisibility()).map(one => one.className || one.id)"""
+WITHOUT_LABEL = """() => [...document.querySelectorAll("main input, main select, main textarea")]
+    .filter(field => !field.labels.length && !field.ariaLabel).map(field => field.outerHTML)"""
+
+
+def test_each_field_has_its_label(address: str, opened: Callable[..., Any]) -> None:
+    """A reader hears it, and may press it."""
+    page = opened()
+    for name in ("memory", "schedules", "plan", "collectives", "papers", "search"):
+        page.goto(f"{address}{name}.html")
+        assert page.evaluate(WITHOUT_LABEL) == [], name
+
+
+FOCUSED = """() => { // what has the focus, and whether a frame shows it
+    const one = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(one);
+    const framed = outlineStyle !== 'none' && parseFloat(outlineWidth) > 0;
+    return [one.outerHTML.slice(0, 80), framed || one === document.body];
+}"""
+
+
+@pytest.mark.parametrize("name", ["schedules", "collectives"])
+def test_the_focus_is_seen(name: str, address: str, opened: Callable[..., Any]) -> None:
+    """The Tab key goes through the page, and what it has reached has a frame."""
+    page, seen = opened(), list[tuple[str, bool]]()
+    page.goto(f"{address}{name}.html")
+    while len(seen) < 80 and not (seen and seen[-1][0].startswith("<body")):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUSED))
+    assert any("<select" in one for one, _ in seen)
+    assert [one for one, framed in seen if not framed] == []
+
+
+PRESSED = ".skip-to-content, .sidebar-drawer, .toc-drawer, .buttons, #state, [type=range]"
+PRINTED = """pressed => [...document.querySelectorAll(pressed)]
+    .filter(one => one.checkVisibility()).map(one => one.outerHTML.slice(0, 80))"""
 
 
 def test_print_has_the_page_and_its_colors(address: str, opened: Callable[..., Any]) -> None:
@@ -113,7 +147,7 @@ def test_print_has_the_page_and_its_colors(address: str, opened: Callable[..., A
     page.emulate_media(media="print")
     for kind in KINDS:
         page.goto(f"{address}{kind}.html")
-        assert page.evaluate(PRINTED) == [], kind
+        assert page.evaluate(PRINTED, PRESSED) == [], kind
         colored = page.locator("#view .chip, #view .cell, .diff code").all()
         assert {one.evaluate("one => getComputedStyle(one).printColorAdjust") for one in colored[:3]} <= {"exact"}
         assert colored or kind not in ("chapters/zero2", "memory", "schedules", "collectives")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -138,6 +139,14 @@ def test_the_address_holds_the_setting(computing: forms.Page, open_computing: Ca
         assert {name: str(2 ** int(value)) if name in powers else value for name, value in fields.items()} == settings
 
 
+@pytest.mark.parametrize("computing", PAGES, ids=lambda page: page.name)
+def test_an_address_that_is_wrong_changes_nothing(computing: forms.Page, open_computing: Callable[..., Any]) -> None:
+    """Words that no field has, and numbers that are none: each field keeps its first value. Texts take anything."""
+    wrong = {one.name: "nosuch" for one in computing.settings if not isinstance(one, forms.Text)}
+    page = open_computing(computing, f"#{urlencode(wrong | {'unknown': '1'})}")
+    assert shown_by(page) == text_of(computing, computing.first())
+
+
 def test_what_a_change_changes_is_marked(open_computing: Callable[..., Any]) -> None:
     """In the tables of memory and traffic: each figure of a row that is another than before, and rows that are new."""
     page = open_computing(MEMORY_PAGE)
@@ -231,9 +240,17 @@ def test_collectives_play_what_was_recorded(name: str, n: int, address: str, ope
     page.reload()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 1}')")
     assert shown_by(page) == views[-1]
+    assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.get_by_role("button", name="Back", exact=True).click()
     page.wait_for_selector(f"#view th:has-text('after step {len(views) - 2} of')")
     assert shown_by(page) == views[-2]
+
+
+def test_an_address_of_no_collective_shows_the_first(site: Path, address: str, opened: Callable[..., Any]) -> None:
+    page = opened()
+    page.goto(f"{address}collectives.html#name=nosuch&ranks=many&step=")
+    page.wait_for_function("location.hash.includes('reduce-scatter')")
+    assert page.locator("#view caption").inner_text() == "Reduce-scatter around the ring, on 4 ranks"
 
 
 def test_another_collective_begins_at_the_start(address: str, opened: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 import tomllib
 from html import unescape
@@ -14,8 +15,11 @@ from minidist import papers
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Figure, plain
 from minidist.site import annotate, changes, content
+from minidist.site.forms import PAGES
+from minidist.site.sources import Sources
 
 PACKAGE = Path(annotate.__file__).parents[1]
+CLONE = PACKAGE.parent
 NAMES = [entry.name for entry in CHAPTERS]
 PLACES = ("https://arxiv.org/abs/", "https://doi.org/10.", "https://www.usenix.org/", "https://proceedings.neurips.cc/")
 
@@ -127,3 +131,51 @@ def test_a_section_is_a_part_of_the_link() -> None:
 def test_the_table_of_chapters() -> None:
     rows = rows_of(content.table_of_chapters())
     assert rows == [[f"[{name}]({name}.md)", paper, f"`{launch}`"] for name, paper, launch in CHAPTERS]
+
+
+def test_the_table_of_rooms() -> None:
+    rooms = ["minidist/README.md", "minidist/pp/README.md", "minidist/classroom/TEACHING.md"]
+    titles = ["The house", "Pipelines", "Teaching with the lessons"]
+    folders = ["minidist/", "minidist/pp/", "minidist/classroom/"]
+    rows = [[f"[{title}]({room})", f"`{folder}`"] for title, room, folder in zip(titles, rooms, folders, strict=True)]
+    assert rows_of(content.table_of_rooms(rooms)) == rows
+
+
+def test_the_home_page_shows_the_way() -> None:
+    """Each page that computes, the commands of the Makefile, and a start for each kind of reader."""
+    page = content.home(PAGES)
+    for name in ("memory", "schedules", "plan", "collectives"):
+        assert page.count(f"]({name}.md)") == 1
+        assert f"]({name}.md)" not in content.home([]) or name == "collectives"
+    targets = re.findall(r"^([a-z-]+):", (CLONE / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"^make ([a-z-]+)", page, re.MULTILINE)
+    assert len(commands) == 2
+    assert {*commands} <= {*targets}
+    assert {"an engineer", "learning on your own", "a teacher"} <= {row[0] for row in rows_of(page)}
+
+
+@pytest.mark.parametrize(
+    ("name", "lessons"), [("ring", ["04"]), ("zero3", ["09"]), ("infinity", ["11"]), ("train", [])]
+)
+def test_a_chapter_leads_to_its_lessons(name: str, lessons: list[str]) -> None:
+    """And to the notebook of that number."""
+    assert re.findall(r"\[Lesson (\d+): [^]]*\]\(../lessons/\1_\w+/lesson.ipynb\)", content.lessons_of(name)) == lessons
+
+
+def test_the_one_text_has_the_readme_and_every_chapter() -> None:
+    text = content.one_text()
+    files = [CLONE / "README.md", *(PACKAGE / f"{name}.py" for name in NAMES)]
+    places = [text.index(file.read_text()) for file in files]
+    assert places[0] == 0
+    assert places == sorted({*places})
+
+
+def test_a_lesson_keeps_its_code_and_its_outputs(tmp_path: Path) -> None:
+    """What is shown is the notebook of the clone, with links that lead to pages."""
+    sources, notebooks = Sources(tmp_path), sorted(CLONE.glob("lessons/*/lesson.ipynb"))
+    assert len(notebooks) == 18
+    for notebook in notebooks:
+        own = json.loads(notebook.read_text())["cells"]
+        shown = json.loads(sources.relink_notebook(str(notebook.relative_to(CLONE))))["cells"]
+        assert len(shown) == len(own)
+        assert [cell for cell in shown if cell["cell_type"] == "code"] == [one for one in own if "outputs" in one]

@@ -279,7 +279,7 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
         ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
         ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
         ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches"),
+        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches and 1 chunk<"),
         ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
         ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
         ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),

@@ -1,6 +1,7 @@
 """The sources of the pages hold all that is shown, and nothing else."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_notes_are_those_of_their_code() -> None:
     assert '"""' not in "".join(piece.code for piece in pieces)
 
 
+def test_parts_of_a_file_and_of_a_class_have_headings() -> None:
+    """In pipeline.py all parts are parts of its class; none is shown as a line of dashes."""
+    for chapter, titles in (("pipeline", ["a step", "tensors", "for the report"]), ("ring", ["the ring"])):
+        _, pieces = annotate.take_apart(PACKAGE / f"{chapter}.py")
+        assert [piece.title for piece in pieces if piece.title][: len(titles)] == titles
+        assert "# ----" not in "".join(piece.code for piece in pieces)
+
+
 @pytest.mark.parametrize(
     ("chapter", "method", "replaces"),
     [
@@ -84,6 +93,14 @@ def test_prose_of_a_docstring() -> None:
     assert "&lt;b&gt;" in shown
     assert '<pre tabindex="0">a  table\n    further</pre>' in shown
     assert len(CHAPTERS) == len({chapter.name for chapter in CHAPTERS})
+
+
+def test_terms_and_what_they_mean() -> None:
+    shown = annotate.prose("P_a   Each layer keeps\n      its <input>.\nCB    One `buffer`.")
+    meant = [("P_a", "Each layer keeps\n      its &lt;input&gt;."), ("CB", "One <code>buffer</code>.")]
+    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", shown, re.DOTALL) == meant
+    for other in ("One line\nand another.", "a:  b, c    what it is\n    d       what it is, too"):
+        assert "<dl" not in annotate.prose(other)
 
 
 def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:

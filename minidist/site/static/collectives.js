@@ -1,4 +1,6 @@
 // Plays a collective: the views of all its steps were drawn when this page was made, from a trace of a run.
+import { fill } from "./address.js";
+
 const form = document.querySelector("form.collectives"), view = document.getElementById("view");
 const { name, ranks, step } = form.elements, loaded = {};
 
@@ -8,6 +10,9 @@ async function draw() {
   if (path !== `collectives/${name.value}-${ranks.value}.json`) return; // the reader has chosen another one meanwhile
   step.max = steps.length - 1;
   view.innerHTML = steps[step.value];
+  for (const button of form.querySelectorAll("[data-by]")) {
+    button.disabled = Number(step.value) === (button.dataset.by > 0 ? Number(step.max) : 0);
+  }
   for (const output of form.querySelectorAll("output")) output.value = form.elements[output.htmlFor].value;
   history.replaceState(null, "", "#" + new URLSearchParams(new FormData(form)));
 }
@@ -19,9 +24,7 @@ function go(by) {
 
 function read() {
   step.max = 99; // until it is known how many this one has
-  for (const [field, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (form.elements[field]) form.elements[field].value = value;
-  }
+  fill(form, new URLSearchParams(location.hash.slice(1)));
   draw();
 }
 

@@ -1,21 +1,15 @@
 // A page that computes: its form is its settings, the address holds them, and Python makes the view.
+import { fill, isPower } from "./address.js";
+
 const form = document.querySelector("form.compute"), view = document.getElementById("view");
 const state = document.getElementById("state"), page = form.dataset.page;
 const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
 let asked = 0, busy = false, waiting = false, loaded = false;
 
-const isPower = name => "powers" in (form.elements[name].dataset ?? {}); // then the slider has the exponent
-
 function settings() {
   const values = Object.fromEntries(new FormData(form));
-  for (const name in values) if (isPower(name)) values[name] = String(2 ** values[name]);
+  for (const name in values) if (isPower(form.elements[name])) values[name] = String(2 ** values[name]);
   return values;
-}
-
-function fill(values) {
-  for (const [name, value] of values) {
-    if (form.elements[name]) form.elements[name].value = isPower(name) ? Math.log2(value) : value;
-  }
 }
 
 function compute() {
@@ -34,7 +28,7 @@ function compute() {
   worker.onmessage = ({ data }) => {
     clearInterval(timer);
     busy = false;
-    if (data.error) { state.value = data.error; console.error(data.error); }
+    if (data.error) { state.value = data.error.trim().split("\n").at(-1); console.error(data.error); }
     else {
       show(data.view);
       view.dataset.number = data.number;
@@ -71,8 +65,8 @@ form.addEventListener("input", event => { if (event.target.type !== "text") comp
 form.addEventListener("change", event => { if (event.target.type === "text") compute(); });
 form.addEventListener("submit", event => { event.preventDefault(); compute(); });
 view.addEventListener("click", ({ target }) => { // a button that puts a text of the view into a field of the form
-  if (target.dataset.fills) { fill([[target.dataset.fills, target.dataset.text]]); compute(); }
+  if (target.dataset.fills) { fill(form, [[target.dataset.fills, target.dataset.text]]); compute(); }
 });
-addEventListener("hashchange", () => { fill(new URLSearchParams(location.hash.slice(1))); compute(); });
-fill(new URLSearchParams(location.hash.slice(1)));
+addEventListener("hashchange", () => { fill(form, new URLSearchParams(location.hash.slice(1))); compute(); });
+fill(form, new URLSearchParams(location.hash.slice(1)));
 compute();

@@ -1,4 +1,6 @@
 // The table of figures: rows stay that are of the chosen paper and evidence, and contain all words. The address holds these.
+import { fill } from "./address.js";
+
 const form = document.getElementById("filter"), count = document.getElementById("count");
 const { paper, evidence, words } = form.elements;
 const rows = [...document.querySelectorAll("#figures tbody tr")].map(row => [row, row.textContent.toLowerCase()]);
@@ -14,9 +16,7 @@ function filter() {
 }
 
 function read() {
-  for (const [field, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (form.elements[field]) form.elements[field].value = value;
-  }
+  fill(form, new URLSearchParams(location.hash.slice(1)));
   filter();
 }
 
