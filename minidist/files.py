@@ -11,6 +11,7 @@ a link, another user may have planted it.
 
 import errno
 import fcntl
+import glob
 import os
 import re
 import secrets
@@ -197,6 +198,38 @@ def make_own_folder(path: str | Path) -> None:
         os.fchmod(folder, 0o700)  # an earlier run may have made it
     finally:
         os.close(folder)
+
+
+def make_temporary_folder(prefix: str) -> tuple[Path, int]:
+    """Make a private folder in the system's folder for temporary files. Returns it with its lock: the folder is in use
+    until this descriptor is closed. Folders with this prefix that killed processes have left are removed."""
+    path = Path(tempfile.mkdtemp(prefix="minidist-"))
+    held = lock(path)
+    path = path.rename(path.with_name(path.name.replace("minidist-", prefix)))  # only now may other processes sweep it
+    sweep(path.parent, prefix)
+    return path, held
+
+
+def lock(folder: Path) -> int:
+    """Lock a folder until the returned descriptor is closed, at the latest when this process ends. Raises
+    BlockingIOError if the folder is locked."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
+
+
+def sweep(parent: Path, prefix: str) -> None:
+    """Remove folders of killed processes: those of this user, with this prefix, that no process has locked."""
+    for left in parent.glob(f"{glob.escape(prefix)}*"):
+        with suppress(OSError):  # a process uses it, or has just removed it
+            if is_own_folder(left):
+                held = lock(left)
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(held)
 
 
 def open_to_readers(path: str) -> None:

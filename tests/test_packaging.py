@@ -50,6 +50,10 @@ def test_the_wheel_holds_the_code_and_every_file_next_to_it(wheel: Path) -> None
     assert held == files
 
 
+def test_the_readme_installs_this_wheel(wheel: Path) -> None:
+    assert f"pip install './{wheel.name}[mpich]'" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_source_distribution_holds_every_file_of_the_clone(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("this is no clone: nothing says which files belong to the project")

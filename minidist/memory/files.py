@@ -14,7 +14,6 @@ A link reads and writes by system calls, so the kernel also counts its bytes, pe
 To outlast it, make a checkpoint (`minidist/checkpoint.py`).
 """
 
-import fcntl
 import os
 import resource
 import shutil
@@ -25,14 +24,13 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from minidist import Stopped, UsageError
-from minidist.files import is_own_folder, make_own_folder, remove
+from minidist.files import lock, make_own_folder, make_temporary_folder, remove
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
@@ -58,23 +56,22 @@ class Folder:
         """parent: the folder in which it is made; None: the system's temporary folder."""
         try:
             if parent is None:
-                self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
+                self.path, held = make_temporary_folder(PREFIX)
             else:
                 self.path = Path(parent, f"minidist-rank{rank}")  # our own name: any files there are removed
                 make_own_folder(self.path)
-            if not lock(self.path, self):
-                raise UsageError(
-                    f"{option} {parent}: another run is at work there, or another engine: give each a folder"
-                )
-            if parent is None:
-                self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
-                sweep(self.path.parent)  # removes folders with this name that are not locked
+                held = lock(self.path)
+            weakref.finalize(self, os.close, held)
             for left in self.path.iterdir():  # files of a run that was killed
                 remove(str(left))
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # an array in a file keeps one open
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except BlockingIOError:
+            raise UsageError(
+                f"{option} {parent}: another run is at work there, or another engine: give each a folder"
+            ) from None
         except OSError as error:
             raise UsageError(
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
@@ -87,29 +84,6 @@ class Folder:
     def __exit__(self, *failure: object) -> None:
         """Remove the folder, however the run has ended."""
         self.remove()
-
-
-def lock(path: Path, owner: object | None = None) -> bool:
-    """Whether a folder was not locked. If so, lock it for as long as `owner` lives, or without an owner not at all."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(folder)
-        return False
-    if owner is None:
-        os.close(folder)
-    else:
-        weakref.finalize(owner, os.close, folder)
-    return True
-
-
-def sweep(parent: Path) -> None:
-    """Remove temporary folders of killed runs: this user's own, and only those that no process uses."""
-    for left in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            if is_own_folder(left) and lock(left):
-                shutil.rmtree(left, ignore_errors=True)
 
 
 class Files:

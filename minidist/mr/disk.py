@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minidist.files import is_own_folder, make_own_folder, replacing
+from minidist.files import make_own_folder, replacing, sweep
 from minidist.mr.files import place_in, region
 from minidist.mr.plan import Plan, Result, TaskName, read_result
 
@@ -111,14 +111,5 @@ def private_folder(parent: Path, name: str, prefix: str) -> int:
     make_own_folder(parent / name)
     lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    for entry in parent.iterdir():
-        if entry.name.startswith(prefix) and entry.name != name:
-            with suppress(OSError):  # another worker on this machine has just removed it, or a process works in it
-                if is_own_folder(entry):
-                    other = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW)
-                    try:
-                        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(entry, ignore_errors=True)
-                    finally:
-                        os.close(other)
+    sweep(parent, prefix)
     return lock

@@ -1,5 +1,7 @@
 """Mutants: each fells what it must. And the runner takes no crash, no other loss and no harmless change for that."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS, main
 from minidist.claims import mutants
-from minidist.claims.mutants import Mutant, mutants_of, perform
+from minidist.claims.mutants import Mutant, changed_copy, mutants_of, perform
 from minidist.claims.mutants.patch import Patch, read_patches
 from minidist.cli.options import in_one_process
 from sampling import shard_of_this_run
@@ -136,6 +138,25 @@ def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "4")
     with pytest.raises(UsageError, match="run it without mpirun"):
         main(["mutants", "ring"])
+
+
+def test_the_next_copy_removes_those_of_killed_processes_and_no_others() -> None:
+    program = (
+        "from minidist.claims.mutants import changed_copy\n"
+        "with changed_copy([]) as folder:\n"
+        "    print(folder, flush=True)\n"
+        "    input()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True) as killed:
+        assert killed.stdout is not None
+        left = Path(killed.stdout.readline().strip())
+        with changed_copy([]):
+            assert (left / "minidist" / "ring.py").exists()
+        killed.kill()
+    with changed_copy([]) as folder:
+        assert not left.exists()
+        assert (Path(folder) / "minidist" / "ring.py").exists()
+    assert not Path(folder).exists()
 
 
 def test_help() -> None:

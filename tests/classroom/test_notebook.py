@@ -19,6 +19,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
+from jobs.processes import lives  # noqa: E402
 from minidist.classroom import notebook  # noqa: E402
 from minidist.classroom.notebook import CellFailed  # noqa: E402
 
@@ -363,11 +364,6 @@ SAY_NOTHING_UNTIL_TOLD = """\
 import os, time
 while not os.path.exists("say nothing"):
     time.sleep(0.01)"""
-
-
-def lives(pid):
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    return state != "" and not state.startswith("Z")
 
 
 @pytest.mark.parametrize("wire", ["MPI", "no MPI"])

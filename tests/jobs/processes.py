@@ -123,6 +123,12 @@ def parent_of(process: int) -> int:
     return int((read(process, "stat").rpartition(b")")[2].split() or [b"", b"0"])[1])
 
 
+def lives(process: int) -> bool:
+    """Whether a process runs. One that has ended, but that no process has waited for (Z), does not."""
+    state = read(process, "stat").rpartition(b")")[2].split()
+    return bool(state) and state[0] != b"Z"
+
+
 def read(process: int, name: str) -> bytes:
     """Nothing if it has ended, or is somebody else's."""
     try:

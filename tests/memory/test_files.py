@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from minidist import Stopped, UsageError
-from minidist.memory.files import BLOCK, PREFIX, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, sweep, wait
+from minidist.files import sweep
+from minidist.memory.files import BLOCK, PREFIX, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, wait
 from minidist.memory.link import LinkError
 from minidist.memory.pool import OutOfMemory, Pool
 
@@ -154,12 +155,12 @@ def test_ranks_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkey
 
     def make_and_be_seen(prefix: str) -> str:
         path = make(prefix=prefix)
-        sweep(tmp_path)
+        sweep(tmp_path, PREFIX)
         return path
 
     monkeypatch.setattr("tempfile.mkdtemp", make_and_be_seen)
     folder = Folder("--disk", None, 0)
-    sweep(tmp_path)
+    sweep(tmp_path, PREFIX)
     assert list(tmp_path.iterdir()) == [folder.path]
 
 

@@ -31,7 +31,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from minidist.claims.mutants.patch import Patch, read_document, read_patches, re
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
+from minidist.files import make_temporary_folder
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.mpi import environment
 
@@ -169,15 +169,19 @@ def perform(mutant: Mutant) -> Verdict:
 def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
     """A temporary folder with a copy of the package. patches: of files of the package, made in this order. Raises
     UsageError if one cannot be made."""
-    with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
-        copy = Path(folder) / "minidist"
+    folder, lock = make_temporary_folder("minidist-copy-")
+    try:
+        copy = folder / "minidist"
         shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
         for name, patch in patches:
             file = copy / name
             file.write_text(patch.apply(read_text(file), name), encoding="utf-8")
             for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
                 compiled.unlink()
-        yield folder
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def python_in(folder: str) -> dict[str, str]:
