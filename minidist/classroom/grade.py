@@ -20,7 +20,7 @@ from minidist.cli.paths import check_readable, is_file, is_folder
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
-READ = 10_000  # characters of a message: more than anybody reads
+READ = 10_000  # characters of a message: more than a student reads
 
 
 @dataclass
