@@ -12,7 +12,7 @@ from minidist.mpi import environment
 from minidist.pp.instructions import Place
 from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Timeline, in_flight, print_timelines, summary
+from minidist.pp.timeline import Timeline, idle_part, in_flight, print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate
 
 MOST_DRAWN = 2000  # forwards of a schedule; a terminal shows some 30 in a line
@@ -108,7 +108,7 @@ def draw(options: argparse.Namespace) -> int:
 
 
 def figures(timelines: Sequence[Timeline], v: int) -> dict[str, Any]:
-    """Of a step: its time, the part of it that a stage idles, and chunks in flight on each stage."""
+    """Of a step: its time, the part of it that stages idle, and chunks in flight on each stage."""
     time = max(timeline.end for timeline in timelines)
     flying = [in_flight(timeline) for timeline in timelines]
-    return {"time": time / v, "idle": 1 - timelines[0].busy / time, "in_flight": flying}
+    return {"time": time / v, "idle": idle_part(timelines, time), "in_flight": flying}

@@ -123,13 +123,18 @@ def in_flight(timeline: Timeline) -> int:
     return most
 
 
+def idle_part(timelines: Sequence[Timeline], time: float) -> float:
+    """The part of `time` that stages idle, their mean: in an order by hand, one may have more work than another."""
+    return 1 - sum(timeline.busy for timeline in timelines) / (time * len(timelines))
+
+
 def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
     longest = max(timeline.end - timeline.start for timeline in timelines)
-    idle = f"{1 - timelines[0].busy / step:.1%} idle"
+    idle = f"{idle_part(timelines, step):.1%} idle"
     if longest < step:
-        idle += f" (of a stage's own time, {1 - timelines[0].busy / longest:.1%})"
+        idle += f" (of a stage's own time, {idle_part(timelines, longest):.1%})"
     flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
     return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
 

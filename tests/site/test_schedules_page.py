@@ -136,7 +136,9 @@ def check(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
             continue
         assert_drawn(part, rows, (WIDTH - LEFT) / last)
         end, schedule = max(one.end for row in rows for one in row), SCHEDULES[name]
+        busy = sum(one.end - one.start for row in rows for one in row)
         assert reported["time"] == pytest.approx(end), settings
+        assert reported["idle"] == pytest.approx(1 - busy / (end * p), abs=1e-9), settings
         chunks = v if schedule.any_chunks else 1 if schedule.shape == "cross" else schedule.chunks
         held = ", ".join(f"{n / chunks:g}" for n in reported["in_flight"])
         told = f"{end:.4g} units of time, {reported['idle']:.1%} idle; micro-batches held at most, by stage: {held}<"

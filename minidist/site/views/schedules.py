@@ -12,7 +12,7 @@ from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
 from minidist.pp.instructions import Place, name_of_work
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Span, Timeline, in_flight
+from minidist.pp.timeline import Span, Timeline
 from minidist.pp.watch import simulate
 from minidist.site.views.html import button, chip, refused
 
@@ -198,10 +198,9 @@ def color_of(letter: str, later: bool) -> str:
 
 
 def sum_up(drawn: Drawn) -> str:
-    timelines, v = drawn.timelines, drawn.v
-    idle = 1 - sum(one.busy for one in timelines) / (drawn.step * v * len(timelines))
-    held = ", ".join(f"{in_flight(one) / v:g}" for one in timelines)
-    return f"{drawn.step:.4g} units of time, {idle:.1%} idle; micro-batches held at most, by stage: {held}"
+    seen = draw.figures(drawn.timelines, drawn.v)
+    held = ", ".join(f"{chunks / drawn.v:g}" for chunks in seen["in_flight"])
+    return f"{seen['time']:.4g} units of time, {seen['idle']:.1%} idle; micro-batches held at most, by stage: {held}"
 
 
 def tell_moment(drawn: Drawn, now: float, near: float) -> str:
