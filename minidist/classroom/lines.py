@@ -6,8 +6,8 @@ Nothing here waits for a rank, in a read or in a write.
 import os
 import selectors
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,13 +20,20 @@ OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 
-class Lines:
-    """The lines of n ranks. What comes over them goes to the methods that a router defines: hear(rank, value), what a
-    rank has said; lose(rank), it has closed its line; fail(rank, kind, text), what it does is no part of any job."""
+class Lines(ABC):
+    """The lines of n ranks. What comes over them goes to `hear`, `lose` and `fail`."""
 
-    hear: Callable[[int, Any], None]
-    lose: Callable[[int], None]
-    fail: Callable[[int, str, str], None]
+    @abstractmethod
+    def hear(self, rank: int, value: Any) -> None:
+        """A rank has said this. Any exception means that it makes no sense."""
+
+    @abstractmethod
+    def lose(self, rank: int) -> None:
+        """A rank has closed its line."""
+
+    @abstractmethod
+    def fail(self, rank: int, error_type: str, text: str) -> None:
+        """A rank does what is no part of any job."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -143,7 +143,7 @@ class Router(Lines):
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
-        self.starved = False  # and would compute, but is hardly given a processor
+        self.starved = False  # and would compute, if the machine gave it a processor
         self.longest = 0.0  # seconds that it may take while ranks compute
         self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
         self.interrupted = False  # by the observer
@@ -175,10 +175,10 @@ class Router(Lines):
                 self.hung = self.hung or self.exchange.deadlock()
             now = time.monotonic()
             if now > begin + patience and not self.hung and self.first is None:
-                self.starved = self.could_compute()
-                computed = now if self.starved else max(computed, begin + patience)
+                computes = self.could_compute()
+                computed = now if computes else max(computed, begin + patience)
                 if now > begin + self.longest or now > computed + LULL:
-                    self.late = True
+                    self.late, self.starved = True, computes
                     self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
     def could_compute(self) -> bool:
@@ -202,10 +202,10 @@ class Router(Lines):
     # ---- what ranks say ---------------------------------------------------------------------------------------------
 
     def hear(self, rank: int, value: Any) -> None:
-        """Do what a rank asks for, after a look at it. Any exception means that it makes no sense."""
+        """Do what a rank asks for, after a look at it; after its result, nothing."""
+        if self.ranks[rank].finished:
+            return
         match value:
-            case _ if self.ranks[rank].finished:
-                pass
             case ["tell", list(starts)]:
                 self.start(rank, starts)
             case ["ask", list(starts), str(question), tuple(arguments)]:
@@ -297,7 +297,7 @@ class Router(Lines):
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
-            job.starved = self.late and self.starved
+            job.starved = self.starved
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")

@@ -212,11 +212,18 @@ def test_processor_time_is_limited_whatever_the_clock_says(nursery: Nursery) -> 
 
 
 def test_patience_lasts_longer_while_ranks_compute_but_not_while_they_sleep(nursery: Nursery, tmp_path: Path) -> None:
-    def run(job: str, *arguments: str) -> Routed:
-        return route(nursery, f"jobs.{job}", [arguments] * 2, Rules(), 0.2, seconds=1, longest=600)
+    """Those that still compute when it has ended were given too little of the machine."""
 
-    assert "rank 0 had used " in run("routed:busy").report
-    assert "had not ended after 0.2 s" in run("routed:writes_its_process_and_waits", str(tmp_path)).report
+    def run(job: str, *arguments: str, seconds: float, longest: float) -> Routed:
+        return route(nursery, f"jobs.{job}", [arguments] * 2, Rules(), 0.2, seconds=seconds, longest=longest)
+
+    computes = run("routed:busy", seconds=1, longest=600)
+    assert "rank 0 had used " in computes.report
+    sleeps = run("routed:writes_its_process_and_waits", str(tmp_path), seconds=1, longest=600)
+    assert "had not ended after 0.2 s" in sleeps.report
+    starves = run("routed:busy", seconds=600, longest=2)
+    assert "had not ended after 0.2 s" in starves.report
+    assert [job.starved for job in (computes, sleeps, starves)] == [False, False, True]
 
 
 def test_what_is_printed_is_bounded(run: Run) -> None:
