@@ -97,7 +97,7 @@ def perform(edits: Iterable[Edit], runs: dict[str, Run]) -> dict[str, Counted]:
     with changed_copy(edits) as folder:
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "minidist.bugs.probe", folder],
+                [sys.executable, "-m", "minidist.bugs.probe"],
                 input=json.dumps([asdict(run) for run in runs.values()]),
                 cwd=folder,
                 env={**os.environ, **python_in(folder)},

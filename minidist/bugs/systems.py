@@ -185,7 +185,7 @@ class Systems:
         if edits not in self.processes:
             folder = self.opened.enter_context(changed_copy(edits))
             self.processes[edits] = subprocess.Popen(
-                [sys.executable, "-m", "minidist.bugs.probe", folder],
+                [sys.executable, "-m", "minidist.bugs.probe"],
                 cwd=folder,
                 env={**os.environ, **python_in(folder), **SETTINGS},
                 stdin=subprocess.PIPE,

@@ -3,8 +3,6 @@ without one. Checks that look at one thing find what the counted table says that
 
 import json
 import re
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +16,6 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, Grader, grader, load
 from classroom.mistakes import SUBMISSIONS
 from classroom.test_own_work import functions_of, load_on_ranks, load_tests
-from jobs.processes import wait_until
 from minidist import Stopped
 from minidist.bugs import command, systems
 from minidist.bugs.handle import MOST, Handle, RunFailed, why_not
@@ -284,23 +281,6 @@ def test_a_request_that_was_interrupted_does_not_answer_the_next_one() -> None:
 
 def interrupt(counted: Any) -> None:
     raise KeyboardInterrupt
-
-
-def test_copies_of_a_killed_program_are_removed() -> None:
-    program = (
-        "import sys\n"
-        "from minidist.bugs.systems import Systems, hybrid_system\n"
-        "made = Systems()\n"
-        "made.process(hybrid_system(1).edits)\n"
-        "print(made.processes[()].args[-1], flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True) as killed:
-        assert killed.stdout is not None
-        copy = Path(killed.stdout.readline().strip())
-        assert (copy / "minidist").is_dir()
-        killed.kill()
-    assert wait_until(lambda: not copy.exists())
 
 
 def test_what_a_rank_asks_for_past_its_handle_is_refused() -> None:
