@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import termios
 import time
 from contextlib import suppress
 from typing import NoReturn
-
-from minidist.mpi import environment
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
@@ -25,13 +24,26 @@ def end_job(line: str, status: int) -> NoReturn:
 
 
 def say_last(line: str) -> None:
-    """Return when mpirun has the line. The first rank of a machine speaks for all that come here."""
-    if environment.local_rank() > 0:
-        time.sleep(0.5)
+    """Return when mpirun has the line. The first rank of a machine to come here speaks for all that do."""
+    be_first_to_fail()
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
     wait_until_read(2)
     time.sleep(0.1)  # until mpirun has got it from its process on this machine
+
+
+def be_first_to_fail() -> None:
+    """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
+
+    The lock is on a folder that every rank of this machine can see. It is never released explicitly: it goes when Abort
+    ends this process, usually 0.2 s later, and may go before Abort has ended the others. So the second one waits,
+    even when the lock is free again. A rank of another job that fails just then is delayed, not silenced.
+    """
+    try:
+        folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        time.sleep(3)
 
 
 def abort(status: int) -> NoReturn:

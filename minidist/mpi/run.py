@@ -15,7 +15,6 @@ end. That process also watches for a sixth way: a rank that is stopped and never
 """
 
 import ctypes
-import fcntl
 import importlib
 import json
 import os
@@ -23,9 +22,7 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +34,7 @@ from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi import ROOMS, environment, output, shm, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import INTERRUPTED, end_job, wait_until_read
+from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail, end_job, wait_until_read
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
 
@@ -90,7 +87,7 @@ def run(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except BaseException as error:
         try:
-            _be_first_to_fail()
+            be_first_to_fail()
             if isinstance(error, OutOfMemory):
                 text = f"minidist: error: rank {comm.rank} is {error}"
             elif isinstance(error, MemoryError):
@@ -231,7 +228,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
-        _be_first_to_fail()
+        be_first_to_fail()
         line = f"minidist: error: rank {rank} was {killed_by(-status)}"
         with suppress(OSError):
             os.write(2, f"{line}\n".encode())
@@ -242,7 +239,6 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
         os.kill(os.getpid(), -status)
     with suppress(BlockingIOError):  # it has said nothing, and left the pipe to others
         if os.read(words, 100) == STARTED:
-            _be_first_to_fail()
             why = "its program called os._exit, or a library ended it"
             end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
     watch.stay()
@@ -262,17 +258,3 @@ def abort(status: int = 1) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
-
-
-def _be_first_to_fail() -> None:
-    """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
-
-    The lock is on a folder that every rank of this machine can see. It is never released explicitly: it goes when Abort
-    ends this process, usually 0.2 s later, and may go before Abort has ended the others. So who comes second waits,
-    even when the lock is free again. A rank of another job that fails just then is delayed, not silenced.
-    """
-    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        time.sleep(3)

@@ -474,7 +474,7 @@ def test_ctrl_c_in_the_launcher_ends_every_rank(tmp_path):
         launch("jobs.launch_jobs:write_pid_and_wait", 2, str(tmp_path))
     thread.join()
     assert len(pids) == 2
-    assert not any(lives(pid) for pid in pids)
+    wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
 def test_ctrl_c_of_somebody_who_looks_on_is_in_the_report(tmp_path):
@@ -502,7 +502,7 @@ def test_the_timeout_leaves_no_rank_and_no_file(tmp_path, monkeypatch):
         assert running.wait_until(lambda: all((ids / str(rank)).exists() for rank in range(2)), 60) is None
         job = running.wait(0.3)
     assert job.status == "hung"
-    assert not any(lives(pid) for pid in pids_in(ids, 2))
+    wait_until(lambda: not any(lives(pid) for pid in pids_in(ids, 2)))
     assert list(tmp_path.iterdir()) == [ids]
 
 
