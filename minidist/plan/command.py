@@ -68,7 +68,9 @@ def parser() -> Parser:
 
 def rate(text: str) -> float:
     """An argument type: bytes a second, 450GB/s."""
-    return float(memory_size(re.sub(r"/s$", "", text)))
+    if not (bytes_a_second := memory_size(re.sub(r"/s$", "", text))):
+        raise argparse.ArgumentTypeError(f"must be bytes a second, such as 450GB/s, not {text!r}")
+    return float(bytes_a_second)
 
 
 def tokens(thousand: int) -> Callable[[str], int]:
@@ -223,7 +225,7 @@ def why_none(found: Found) -> str:
         return "nothing divides: use another --ranks, or a --batch of more sequences"
     unfit = Counter({reason: found.left_out[reason] for reason in (STATES, ACTIVATIONS)})
     (reason, _), *_ = (+unfit or found.left_out).most_common()
-    return f"none of {sum(found.left_out.values()):,} rows fits: {reason}; use more --ranks, or more --device-memory"
+    return f"none of {sum(found.left_out.values()):,} layouts fits: {reason}; use more --ranks, or more --device-memory"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -111,7 +111,7 @@ def best_chunks(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-STATES, ACTIVATIONS = "model states do not fit", "they fit, but not with activations"
+STATES, ACTIVATIONS = "model states do not fit", "model states fit, but not with activations"
 CONTEXT = "too few positions to hide the ring"
 
 
@@ -235,5 +235,6 @@ def why_not(wanted: Wanted, choice: Choice, per_host: int) -> str:
     if choice.ep not in expert_ranks(wanted, choice, choice.hosts):
         return f"{choice.ep} ranks cannot divide {wanted.model.experts} experts"
     if choice.recompute not in policies(choice.cp, choice.schedule):
-        return f"context ranks keep no core of attention that could run again: {choice.recompute} is not for them"
+        allowed = " or ".join(policies(choice.cp, choice.schedule))
+        return f"context ranks keep no core of attention that could run again: choose {allowed}"
     return ""

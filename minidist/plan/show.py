@@ -19,12 +19,12 @@ AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs aga
 
 
 def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
-    """The first rows, each with the chunks that are best; how many rows fit, and why others do not."""
+    """The first rows, each with the chunks that are best; how many layouts fit, and why others do not."""
     yield HEAD + "  days" * bool(tokens)
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} rows divide; {fit:,} of them fit. Each is shown with its best order."
+    yield f"\n{total:,} layouts are possible; {fit:,} fit. Each is shown with its best order."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
@@ -73,7 +73,7 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     for kind, told in memory_words(wanted, at).items():
         if nbytes := getattr(held, kind):
             yield term(told.what, told.formula, nbytes, told.source)
-    yield term("at a time", f"of {cluster.memory / GB:g}", held.total, "")
+    yield term("most at a time", f"of {cluster.memory / GB:g}", held.total, "")
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
     useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"
@@ -100,6 +100,15 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     yield f"\n{row.tokens:,.0f} tokens a second, MFU {100 * row.mfu:.1f} %"
     if tokens:
         yield f"{tokens / row.tokens / DAY:,.1f} days for {count(tokens)} tokens"
+    yield "\n" + wrapped(SYMBOLS)
+
+
+SYMBOLS = (
+    "Ψr: parameters of the rank's part of the model; Ψe: of its experts. G ranks divide model states; W: all dp·cp "
+    "ranks. t, N, P: tensor, context, expert ranks. b, s, h, V: sequences of a micro-batch, tokens of a sequence, "
+    "width, vocabulary. c: a context rank's tokens of a sequence. g: heads of keys, as a part of all heads. k, cf: "
+    "experts of a token, and their capacity. m: micro-batches."
+)
 
 
 class Words(NamedTuple):

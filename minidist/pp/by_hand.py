@@ -44,7 +44,7 @@ def write_order(instructions: Iterable[Instruction]) -> str:
 def read_order(line: str, at: Place) -> Instructions:
     """The instructions of the stage at this place. Raises UsageError for a word that is none, for work that is there
     twice, too early or not at all. What depends on other stages, only the clock can say."""
-    stage, words = f"stage {at.stage + 1}", line.split()
+    stage, words = f"stage {at.stage + 1}", line.replace(",", " ").split()
     pieces = [[_piece(word, at, stage) for word in both_words.split("&")] for both_words in words]
     done, apart = set[Piece](), {(k, chunk) for (letter, k, chunk), *_ in pieces if letter == "W"}
     for word, (letter, k, chunk) in _each(words, pieces):
@@ -81,11 +81,11 @@ def _instructions(pieces: list[list[Piece]], at: Place, apart: set[tuple[int, in
 def _piece(word: str, at: Place, stage: str) -> Piece:
     found = WORK.fullmatch(word)
     if not found:
-        raise UsageError(f"{stage}: {word!r:.20} is no work: write F1, B1 or W1, or f1 of the second chunk")
+        raise UsageError(f"{stage}: {word[:20]!r} is no work: write F1, B1 or W1, or f1 of the second chunk")
     k, chunk = int(found[2]) - 1, int(found[3] or 1 + found[1].islower()) - 1
     if not _is_own(at, k, chunk):
         chunks = f"{at.chunks} chunk{'s' * (at.chunks > 1)}"
-        raise UsageError(f"{stage}: {word} is not of {at.micro_batches} micro-batches and {chunks}")
+        raise UsageError(f"{stage}: there is no {word}: micro-batches are 1 to {at.micro_batches}, and it has {chunks}")
     return found[1].upper(), k, chunk
 
 
