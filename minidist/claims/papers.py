@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minidist import papers
@@ -87,7 +87,7 @@ class Recounted(NamedTuple):
         return self.figure.formula if self.figure.value is not None else "ranks" if self.on_ranks else "theirs"
 
 
-def outcomes(paper: Paper, values: dict[int, float]) -> list[Recounted]:
+def outcomes(paper: Paper, values: Mapping[int, float]) -> list[Recounted]:
     """Its figures, in the paper's order."""
     on_ranks = {id(figure) for job in countable(paper) for figure, _ in job.gives}
     return [Recounted(figure, id(figure) in on_ranks, values.get(id(figure))) for figure in paper.figures]

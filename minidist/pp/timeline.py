@@ -131,12 +131,17 @@ def idle_part(timelines: Sequence[Timeline], time: float) -> float:
 def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
-    longest = max(timeline.end - timeline.start for timeline in timelines)
-    idle = f"{idle_part(timelines, step):.1%} idle"
-    if longest < step:
-        idle += f" (of a stage's own time, {idle_part(timelines, longest):.1%})"
     flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
-    return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
+    return f"{step / chunks:g} units of time, {tell_idle(timelines)}; in flight {flying}"
+
+
+def tell_idle(timelines: Sequence[Timeline]) -> str:
+    """Of a whole step; and of a stage's own time, between its first and its last work, if no stage works that long:
+    ZB-H2's "zero bubble" is of that."""
+    step = max(timeline.end for timeline in timelines)
+    longest = max(timeline.end - timeline.start for timeline in timelines)
+    own = f" (of a stage's own time, {idle_part(timelines, longest):.1%})" if longest < step else ""
+    return f"{idle_part(timelines, step):.1%} idle{own}"
 
 
 def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Sequence[int]]) -> None:

@@ -3,13 +3,13 @@
 import html
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 import minidist
 from minidist.claims.mutants import mutants_of
-from minidist.claims.papers import Recounted, library
+from minidist.claims.papers import Recounted, library, outcomes
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Evidence
 from minidist.site import annotate, changes, compute, forms, traces
@@ -51,17 +51,35 @@ def table_of_rooms(paths: Sequence[str]) -> str:
     """The rooms that have a page. paths: of the texts in the clone."""
     rows = []
     for path in paths:
-        title = (CLONE / path).read_text().partition("\n")[0].removeprefix("# ")
-        rows.append((f"[{title}]({path})", f"`{posixpath.dirname(path)}/`"))
+        title, folder = (CLONE / path).read_text().partition("\n")[0].removeprefix("# "), posixpath.dirname(path)
+        room, about = CLONE / folder / "__init__.py", ""
+        if path.endswith("README.md") and room.exists():
+            document, _ = annotate.take_apart(room)
+            about = document.partition("\n")[0].removesuffix(" See README.md.")
+        rows.append((f"[{title}]({path})", f"`{folder}/`", about))
     told = "The first page says which file is where. The others are about one folder each: a room, below the chapters."
-    return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder"), rows)
+    return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder", "what it is about"), rows)
 
 
-def chapter(name: str, ran: str) -> str:
-    """Text, run, code with notes, what it changes, the mutants that its claims catch."""
+PLAYED = {  # where a reader sees what a chapter is about, and may change it
+    "ring": "collectives",
+    "context_parallel": "collectives",
+    "expert_parallel": "collectives",
+    "pipeline": "schedules",
+    **dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "tensor_parallel"), "memory"),
+    **dict.fromkeys(("fsdp", "parallel3d"), "plan"),
+}
+
+
+def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
+    """Text, run, code with notes, what it changes, the mutants that its claims catch. computing: the pages that
+    compute, if there are any."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
     title, _, rest = document.partition("\n")
-    parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name)]
+    titles = {"collectives": "Collectives, step by step"} | {page.name: page.title for page in computing}
+    played = PLAYED.get(name, "")
+    play = f"Play with it: [{titles[played]}](../{played}.md)" if played in titles else ""
+    parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name), play]
     if ran:
         parts += ["## A run", ran]
     told = f"`minidist/{name}.py`, with its notes next to what they are about."
@@ -110,15 +128,15 @@ COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "read i
 EVERY = "all"  # no choice among papers, or kinds of evidence
 
 
-def figures() -> str:
-    """All figures of papers, in a table that a reader can search, and filter by paper and evidence."""
+def figures(counted: Mapping[int, float]) -> str:
+    """All figures of papers, in a table that a reader can search, and filter by paper and evidence. counted: on ranks,
+    by the figure's id."""
     papers, rows = library(), []
     for paper in papers.values():
-        for figure in paper.figures:
-            out = Recounted(figure, on_ranks=False, value=None)
-            sign = {True: "✓", False: "✗", None: ""}[out.agrees]
+        for out in outcomes(paper, counted):
+            figure = out.figure
             cells = [paper.name, figure.source, figure.cell, f"{figure.printed} {figure.unit}".strip(), figure.formula]
-            cells += [f"{out.shown} {sign}".strip(), "; ".join(filter(None, (figure.evidence, figure.differs)))]
+            cells += [come_out(out), "; ".join(filter(None, (figure.evidence, figure.differs)))]
             marks = f'data-paper="{paper.name}" data-evidence="{figure.evidence}"'
             rows.append(f"<tr {marks}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
@@ -132,19 +150,32 @@ def figures() -> str:
     script = '<script type="module" src="_static/figures.js"></script>'
     return "\n\n".join([
         "# What papers print, and what comes out here",
-        "By formula; `python -m minidist papers --run` counts those that ranks can count.",
-        raw(f'{search}<div class="wide" tabindex="0">{shown}</div>{script}'),
+        "A figure comes out by its formula, or ranks count it: `python -m minidist papers --run`. ✓: it comes out as\n"
+        "printed. ✗: it does not, and the last column says why. What authors measured on their own cluster cannot\n"
+        "come out here.",
+        raw(f'{search}<div class="wide tall" tabindex="0">{shown}</div>{script}'),
     ])  # fmt: skip
+
+
+def come_out(out: Recounted) -> str:
+    """What comes out, whether it agrees, and how; or why nothing does."""
+    if not out.shown:
+        return {"ranks": "(not counted)", "theirs": "(measured by the authors)"}[out.how]
+    return f"{out.shown} {'✓' if out.agrees else '✗'}{' on ranks' * (out.value is not None)}"
 
 
 # ---- pages that compute ----------------------------------------------------------------------------------------------
 
 
+NO_SCRIPT = "To change a setting you need JavaScript, and a web server: make show."  # until the page's script runs
+
+
 def computing(page: forms.Page) -> str:
     """A page that computes, with its first view."""
     view = f'<div id="view" aria-live="polite">{compute.VIEWS[page.name](page.first())}</div>'
-    script = '<p><output id="state"></output></p>\n<script type="module" src="_static/compute.js"></script>'
-    return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + view + script)}"
+    state = f'<p><output id="state">{NO_SCRIPT}</output></p>\n'
+    script = '<script type="module" src="_static/compute.js"></script>'
+    return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + state + view + script)}"
 
 
 FIRST = ("reduce-scatter", 4)  # what the page of collectives shows before its reader chooses

@@ -106,9 +106,9 @@ FLUSHING = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 SCHEDULES_PAGE = Page(
     "schedules",
     "Pipeline schedules",
-    "Each line is a stage, each box a piece of work, with the number of its micro-batch; pale boxes are later chunks,\n"
-    "gray is time in which a stage waits. The orders are those of `minidist/pp/schedules.py`, the times those of its\n"
-    "clock. Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
+    "Each line is a stage, each box a piece of work, with the number of its micro-batch. Pale boxes are later chunks.\n"
+    "In gray time a stage is idle. The orders are those of `minidist/pp/schedules.py`, the times those of its clock.\n"
+    "Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
     [
         Choice("first", "schedule", "1f1b", FLUSHING),
         Choice("second", "compared with", "zb-v", FLUSHING),

@@ -45,10 +45,10 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
 
 
 def _run(command: str, picture: Path) -> Ran:
-    """In a folder of its own that has the text, so that no path of this machine is printed; 80 columns, no colors."""
+    """In a folder of its own that has the text, so that no path of this machine is printed; 100 columns, no colors."""
     words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    env = os.environ | {"PATH": paths, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
+    env = os.environ | {"PATH": paths, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(TEXT, folder)
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from minidist.claims.papers import count, library
 from minidist.contents import CHAPTERS
 from minidist.site import content, forms, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
 NAMED = re.compile(r"`site/(\w+)\.html`")  # a page, where a reader of the clone may have no pages: there is no link
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
+CODE = re.compile(r"<code>([\w/]+\.py)</code>")
+NOTE = "*This page shows the notebook with its outputs. To work in it, type* `make lessons` *in a clone.*"
 OUR_OWN = (  # pages that are no files of the clone
     *("chapters/", "papers.md", "collectives.md", "lessons/index.md", "minidist.md"),
     *(f"{page.name}.md" for page in forms.PAGES),
@@ -36,17 +39,17 @@ class Sources:
         rooms = sorted(str(path.relative_to(CLONE)) for path in PACKAGE.rglob("*.md") if HERE not in path.parents)
         for room in rooms:
             self.write(room, self.relink(room))
-        for entry in CHAPTERS:
-            ran_here = self.run(entry.name) if ran else ""
-            self.write(f"chapters/{entry.name}.md", content.chapter(entry.name, ran_here))
-        self.write("chapters/index.md", content.table_of_chapters(), [entry.name for entry in CHAPTERS])
-        self.write("papers.md", content.figures())
         pages = forms.PAGES if computes else []
-        for page in pages:
-            self.write(f"{page.name}.md", content.computing(page))
+        for entry in CHAPTERS:
+            page = content.chapter(entry.name, self.run(entry.name) if ran else "", pages)
+            self.write(f"chapters/{entry.name}.md", self.link_code(page, "chapters"))
+        self.write("chapters/index.md", content.table_of_chapters(), [entry.name for entry in CHAPTERS])
+        self.write("papers.md", content.figures(count([*library().values()]) if ran else {}))
+        for computing in pages:
+            self.write(f"{computing.name}.md", content.computing(computing))
         self.write("collectives.md", content.collectives(recorded))
         self.write("rooms.md", content.table_of_rooms(rooms), [room.removesuffix(".md") for room in rooms])
-        tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "collectives", "papers", "rooms"]
+        tops = ["chapters/index", "lessons/index", *(one.name for one in pages), "collectives", "papers", "rooms"]
         self.write("index.md", self._relinked(content.home(pages), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
@@ -79,7 +82,20 @@ class Sources:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = self._relinked("".join(cell["source"]), posixpath.dirname(path))
+        notebook["cells"].insert(1, {"cell_type": "markdown", "id": "note", "metadata": {}, "source": NOTE})
         return json.dumps(notebook)
+
+    def link_code(self, page: str, folder: str) -> str:
+        """A page whose docstrings name files: these lead to their pages. folder: the page's own."""
+
+        def lead(found: re.Match[str]) -> str:
+            path = found[1] if "/" in found[1] else f"minidist/{found[1]}"  # a chapter names another one
+            if not (CLONE / path).is_file():
+                return found[0]
+            target = posixpath.relpath(self.page_of(path), folder).removesuffix(".md")
+            return f'<a href="{target}.html">{found[0]}</a>'
+
+        return CODE.sub(lead, page)
 
     def _relinked(self, text: str, folder: str) -> str:
         def lead(found: re.Match[str]) -> str:

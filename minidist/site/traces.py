@@ -100,8 +100,8 @@ COLLECTIVES = {
     ),
     "all-to-all": Collective(
         "All-to-all in pairs",
-        "Every rank has a chunk for each other rank: its number says for which. Expert parallelism sends tokens in this"
-        " way.",
+        "Every rank has a chunk for each rank: its number says for which. Left of the bar is what a rank still has to"
+        " send, right of it what it has got from rank 0, 1, 2 and so on. Expert parallelism sends tokens in this way.",
         all_to_all,
     ),
     "keys-and-values": Collective(
@@ -152,7 +152,12 @@ def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[I
             return None if sent_before else start.get(place)
         return found[0][1] if found else None
 
-    places = sorted({*start, *(place for _, there in known for place in there)})
+    if name == "all-to-all":  # what goes to each other rank, and what comes from each: its own chunk is there already
+        n = len(ran.start)
+        places = [(dest, 1 << rank) if dest != rank else None for dest in range(n)]
+        places += [(rank, 1 << source) for source in range(n)]
+    else:
+        places = sorted({*start, *(place for _, there in known for place in there)})
     return [[at(place, step) for place in places] for step in range(last + 1)]
 
 
@@ -163,6 +168,7 @@ def trace(name: str, n: int) -> dict[str, Any]:
     return {
         "messages": [[list(message[1:]) for message in sent if message.step == step] for step in range(1, steps + 1)],
         "held": [held(name, rank, sent, ran[rank]) for rank in range(n)],
+        "bar": n if name == "all-to-all" else 0,  # a rank's boxes that stand left of a bar, if there is one
     }
 
 

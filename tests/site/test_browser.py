@@ -15,6 +15,7 @@ from minidist.site import browser_python
 LARGEST = 300_000  # bytes of a page with all that it shows, without notebooks' outputs and without Python
 AXE = "axe-core@4.10.2"
 WIDTHS = (390, 1280, 1920)
+BETWEEN = (820, 1366, 1600)  # where columns have just come, or are about to
 OF_CODE = "source/"  # pages that are made alike
 KINDS = [  # one page of each
     *("index", "chapters/index", "chapters/zero2", "chapters/pipeline", "lessons/index"),
@@ -65,13 +66,12 @@ CUT_OFF = """width => [...document.querySelectorAll("input, select, button, img,
 
 def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..., Any]) -> None:
     """On a phone, a laptop and a large screen: a heading, no error, nothing from another host, no page wider than the
-    window. Pages of code, which are made alike, on a phone alone."""
-    wrong = []
-    for width in WIDTHS:
+    window. Pages of code, which are made alike, on a phone alone. In between, a page of each kind."""
+    wrong, every = [], pages_of(site)
+    for width in sorted(WIDTHS + BETWEEN):
         page = opened(viewport={"width": width, "height": 900})
-        for name in pages_of(site):
-            if name.startswith(OF_CODE) and width != WIDTHS[0]:
-                continue
+        larger = [name for name in every if not name.startswith(OF_CODE)]
+        for name in every if width == 390 else larger if width in WIDTHS else [f"{kind}.html" for kind in KINDS]:
             page.goto(address + name)
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 wrong.append(f"{name} is wider than {width} pixels")

@@ -89,9 +89,9 @@ def check_memory(cluster: dict[str, str], settings: int, capsys: pytest.CaptureF
         tables = [re.findall("<tr>(.*?)</tr>", part) for part in view.split("</table>")[:2]]
         held, sent = ([cells(line) for line in lines] for lines in tables)
         kinds = {kind: nbytes for kind, nbytes in row["memory"].items() if nbytes}
-        assert [found[2] for found in held[1:]] == [f"{nbytes / 1e9:.3f}" for nbytes in kinds.values()], row
+        assert [found[2] for found in held[1:]] == [f"{nbytes / 1e9:,.3f}" for nbytes in kinds.values()], row
         away = {axis: (of["bytes"], of["bytes"] * of["across"]) for axis, of in row["sent"].items()}
-        expected = [[axis, f"{(n - far) / 1e9:.3f}", f"{far / 1e9:.3f}"] for axis, (n, far) in away.items()]
+        expected = [[axis, f"{(n - far) / 1e9:,.3f}", f"{far / 1e9:,.3f}"] for axis, (n, far) in away.items()]
         assert [[found[0], *found[2:4]] for found in sent[1:]] == expected, row
         assert_bars(view, [nbytes / 1e9 for nbytes in kinds.values()])
         seen |= {*kinds, *away}
@@ -210,7 +210,8 @@ def check_plan(seed: int, capsys: pytest.CaptureFixture[str]) -> int:
     if "refused" in view:
         with pytest.raises(UsageError) as refusal:
             command.main(line.split())
-        assert unescape(view.split('"refused">')[1]) == f"{refusal.value}</p>", line
+        said = str(refusal.value).removesuffix(" (--help lists the options)")
+        assert unescape(view.split('"refused">')[1]) == f"{said}</p>", line
         return 0
     command.main(line.split())
     printed = [text.split() for text in capsys.readouterr().out.splitlines()]
@@ -221,7 +222,7 @@ def check_plan(seed: int, capsys: pytest.CaptureFixture[str]) -> int:
     assert rows == printed[first:end], line
     assert [[count, *reason.split()] for count, reason in left] == printed[end + 2 : end + 2 + len(left)], line
     assert [] in printed[end + 2 + len(left) :][:1], line  # and no more reasons
-    assert " ".join(printed[end + 1]).startswith(re.findall("<p>(.* rows divide; .* fit).</p>", view)[0]), line
+    assert " ".join(printed[end + 1]).startswith(re.findall("<p>(.* layouts are possible; .* fit).</p>", view)[0]), line
     return len(rows) - 1
 
 
@@ -260,8 +261,16 @@ def test_more_rows_need_no_new_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_that_cannot_be_says_why() -> None:
     for changed, reason in (
         ({"ranks": "many"}, "must be a whole number"),
-        ({"device-memory": "10MB"}, "none of 3,294 rows fits: "),
+        ({"across": "0GB/s"}, "must be bytes a second"),
+        ({"device-memory": "10MB"}, "none of 3,294 layouts fits: "),
         ({"context": "9999"}, "has 1,024 positions"),
     ):
         view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
         assert reason in view.split("refused")[1]
+        assert "--help" not in view
+
+
+def test_a_number_may_have_commas() -> None:
+    views = [compute.answer("plan", json.dumps(PLAN_PAGE.first() | {"batch": batch})) for batch in ("16,384", "16384")]
+    assert views[0] == views[1]
+    assert "refused" not in views[0]

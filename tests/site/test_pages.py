@@ -12,6 +12,7 @@ from pkgutil import iter_modules
 import pytest
 
 from minidist import papers
+from minidist.claims import counted
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Figure, plain
 from minidist.site import annotate, changes, content
@@ -39,8 +40,10 @@ def known_figures() -> list[tuple[str, Figure]]:
 
 def test_the_table_has_every_figure() -> None:
     """With its paper, place, number, formula and evidence. ✓: what comes out is what is printed, or the bounds have it
-    between them. ✗: the paper disagrees with itself, and the reason follows."""
-    rows = re.findall(r'<tr data-paper="(.*?)" data-evidence="(.*?)">(.*?)</tr>', content.figures())
+    between them. ✗: the paper disagrees with itself, and the reason follows. What nothing comes out of says why."""
+    on_ranks = {id(one): one for job in counted.JOBS for one, _ in job.gives}
+    values = {at: one.value for at, one in [*on_ranks.items()][::2] if one.value is not None}  # as if counted
+    rows = re.findall(r'<tr data-paper="(.*?)" data-evidence="(.*?)">(.*?)</tr>', content.figures(values))
     known = known_figures()
     assert len(rows) == len(known) > 500
     for (paper, evidence, shown), (name, figure) in zip(rows, known, strict=True):
@@ -48,9 +51,13 @@ def test_the_table_has_every_figure() -> None:
         assert (paper, unescape(evidence)) == (name, figure.evidence)
         number = f"{figure.printed} {figure.unit}".strip()
         assert cells[:5] == [name, figure.source, figure.cell, number, figure.formula]
-        out, sign = re.fullmatch(r"(.*?) ?([✓✗]?)", cells[5]).groups()  # type: ignore[union-attr]
-        assert out == ("" if figure.value is None else figure.rounded(figure.value))
-        if out:
+        sign = ""
+        if figure.value is None:
+            assert cells[5] == ("(not counted)" if id(figure) in on_ranks else "(measured by the authors)")
+        else:
+            out, sign, how = re.fullmatch(r"(.*?) ([✓✗])( on ranks)?", cells[5]).groups()  # type: ignore[union-attr]
+            assert out == figure.rounded(figure.value)
+            assert bool(how) == (id(figure) in values)
             ends = [plain(figure.rounded(end)) for end in figure.bounds or ()]
             agrees = ends[0] <= plain(figure.printed) <= ends[1] if ends else out == figure.printed
             assert sign == "✗✓"[agrees]
@@ -104,7 +111,7 @@ def method_in(module: str, name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_chapter_shows_its_run_and_its_mutants(name: str) -> None:
-    page = content.chapter(name, "what it printed")
+    page = content.chapter(name, "what it printed", PAGES)
     assert page.count("## A run\n\nwhat it printed\n") == 1
     file = PACKAGE / "claims" / "mutants" / f"{name}.toml"
     mutants = tomllib.loads(file.read_text())["mutant"] if file.exists() else []
@@ -114,8 +121,17 @@ def test_a_chapter_shows_its_run_and_its_mutants(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "train"])  # which has no paper
 def test_a_chapter_leads_to_its_papers(name: str) -> None:
-    page = content.chapter(name, "").partition("## The code")[0]
+    page = content.chapter(name, "", PAGES).partition("## The code")[0]
     assert any(f'href="{place}' in page for place in PLACES)
+
+
+def test_a_chapter_leads_to_what_a_reader_may_play_with() -> None:
+    """If there is no page that computes, only to the collectives, which are recorded."""
+    for pages, shown in ((PAGES, {page.name for page in PAGES}), ([], set())):
+        links = {name: re.findall(r"\(\.\./(\w+)\.md\)", content.chapter(name, "", pages)) for name in NAMES}
+        assert {page for of in links.values() for page in of} == {"collectives", *shown}
+        assert links["ring"] == ["collectives"]
+        assert links["pipeline"] == ["schedules"] * bool(pages)
 
 
 def test_a_section_is_a_part_of_the_link() -> None:
@@ -138,6 +154,8 @@ def test_the_table_of_rooms() -> None:
     titles = ["The house", "Pipelines", "Teaching with the lessons"]
     folders = ["minidist/", "minidist/pp/", "minidist/classroom/"]
     rows = [[f"[{title}]({room})", f"`{folder}`"] for title, room, folder in zip(titles, rooms, folders, strict=True)]
+    for row, module in zip(rows, ("minidist", "minidist.pp"), strict=False):  # what a README is about, its room says
+        row.append((importlib.import_module(module).__doc__ or "").partition("\n")[0])
     assert rows_of(content.table_of_rooms(rooms)) == rows
 
 
@@ -171,11 +189,12 @@ def test_the_one_text_has_the_readme_and_every_chapter() -> None:
 
 
 def test_a_lesson_keeps_its_code_and_its_outputs(tmp_path: Path) -> None:
-    """What is shown is the notebook of the clone, with links that lead to pages."""
+    """What is shown is the notebook of the clone, with links that lead to pages, and a note that it is not run here."""
     sources, notebooks = Sources(tmp_path), sorted(CLONE.glob("lessons/*/lesson.ipynb"))
     assert len(notebooks) == 18
     for notebook in notebooks:
         own = json.loads(notebook.read_text())["cells"]
         shown = json.loads(sources.relink_notebook(str(notebook.relative_to(CLONE))))["cells"]
+        assert "make lessons" in shown.pop(1)["source"]
         assert len(shown) == len(own)
         assert [cell for cell in shown if cell["cell_type"] == "code"] == [one for one in own if "outputs" in one]

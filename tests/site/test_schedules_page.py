@@ -141,8 +141,13 @@ def check(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
         assert reported["idle"] == pytest.approx(1 - busy / (end * p), abs=1e-9), settings
         chunks = v if schedule.any_chunks else 1 if schedule.shape == "cross" else schedule.chunks
         held = ", ".join(f"{n / chunks:g}" for n in reported["in_flight"])
-        told = f"{end:.4g} units of time, {reported['idle']:.1%} idle; micro-batches held at most, by stage: {held}<"
-        assert told in part, settings
+        assert f"{end:.4g} units of time, {reported['idle']:.1%} idle" in part, settings
+        assert f"; micro-batches held at most, by stage: {held}<" in part, settings
+        longest = max(row[-1].end - row[0].start for row in rows)
+        own = re.findall(r"\(of a stage's own time, ([\d.]+)%\); micro", unescape(part).split("<svg")[0])
+        assert [float(percent) for percent in own] == pytest.approx(
+            [100 - 100 * busy / (longest * p)] * (end - longest > 1e-9), abs=0.051
+        )
 
 
 def assert_drawn(figure: str, worked: list[list[Work]], scale: float) -> None:
@@ -235,11 +240,11 @@ def test_step_by_step() -> None:
                 last = last or ("waits" if moment < row[-1].end else "has ended")
                 if moment < max(one.end for of in rows for one in of):
                     assert f"stage {stage} {last}" in figure
-    assert 'id="to-next" data-fills="until" data-text="100.00" disabled' in compute.view_schedules(settings)
+    assert 'id="to-next" data-fills="until" data-text="100.00" aria-disabled="true"' in compute.view_schedules(settings)
 
 
 def pressed(view: str, button: str) -> float:
-    [text] = re.findall(rf'data-fills="until" data-text="([\d.]+)"(?: disabled)?>{button}<', view)
+    [text] = re.findall(rf'data-fills="until" data-text="([\d.]+)"(?: aria-disabled="true")?>{button}<', view)
     return float(text)
 
 
@@ -276,12 +281,13 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
     ("order", "says"),
     [
         ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
+        ("F1,F2, B1,B2\nF1 B1 F2 B2", "9 units of time"),
         ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
         ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
         ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
         ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
         ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "W3 is not of 2 micro-batches and 1 chunk<"),
+        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "there is no W3: micro-batches are 1 to 2, and it has 1 chunk<"),
         ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
         ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
         ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),
@@ -290,4 +296,6 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
 def test_an_order_by_hand(order: str, says: str) -> None:
     """2 stages, 2 micro-batches: what runs takes the time that one counts on paper, and what cannot says why."""
     view = compute.view_schedules(SCHEDULES_PAGE.first() | {"p": "2", "m": "2", "order": order})
-    assert says in unescape(view.split("</figure>", 2)[2])  # after the two of the form
+    [told] = re.findall('<strong>by hand</strong>.*?</figure>|"refused">by hand:.*?</p>', view, re.DOTALL)
+    assert says in unescape(told)
+    assert view.index(told) < view.index("<figure>") or "</figure>" in told  # what is wrong comes first

@@ -113,6 +113,16 @@ def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:
     assert relinked.index("collectives.md") < relinked.index("**Gap 3.**")
 
 
+def test_files_that_a_chapter_names_are_links(tmp_path: Path) -> None:
+    names = ("minidist/engine.py", "fsdp.py", "nosuch.py", "minidist/pp/nosuch.py", "name")
+    shown = Sources(tmp_path).link_code(" ".join(f"<code>{name}</code>" for name in names), "chapters")
+    assert re.findall('<a href="(.*?)"><code>(.*?)</code></a>', shown) == [
+        ("../source/minidist/engine.py.html", "minidist/engine.py"),
+        ("fsdp.html", "fsdp.py"),
+    ]
+    assert re.findall("<code>(.*?)</code>", shown) == [*names]
+
+
 def test_styles_are_squeezed() -> None:
     made = build.squeeze("/* a\n note */\na {\n    color: red;\n}\n\nb::before { content: '/'; }\n")
     assert made == " a { color: red; } b::before { content: '/'; } "

@@ -11,7 +11,7 @@ async function draw() {
   step.max = steps.length - 1;
   view.innerHTML = steps[step.value];
   for (const button of form.querySelectorAll("[data-by]")) {
-    button.disabled = Number(step.value) === (button.dataset.by > 0 ? Number(step.max) : 0);
+    button.ariaDisabled = Number(step.value) === (button.dataset.by > 0 ? Number(step.max) : 0); // it keeps the focus
   }
   for (const output of form.querySelectorAll("output")) output.value = form.elements[output.htmlFor].value;
   history.replaceState(null, "", "#" + new URLSearchParams(new FormData(form)));

@@ -17,7 +17,7 @@ function compute() {
   history.replaceState(null, "", "#" + new URLSearchParams(now));
   for (const output of form.querySelectorAll("output")) output.value = now[output.htmlFor];
   if (busy) { waiting = true; return; }
-  busy = true;
+  busy = view.ariaBusy = true;
   const since = performance.now(), tell = () => {
     const seconds = Math.round((performance.now() - since) / 1000);
     state.value = `${loaded ? "It computes" : "Python is loading"} ${seconds ? `(${seconds} s)` : "…"}`;
@@ -25,11 +25,19 @@ function compute() {
   tell();
   const timer = setInterval(tell, 1000);
   worker.postMessage({ page, settings: now, number: ++asked });
+  worker.onerror = () => {
+    clearInterval(timer);
+    view.ariaBusy = false;
+    state.value = "Python could not be loaded. Reload the page to try again.";
+  };
   worker.onmessage = ({ data }) => {
     clearInterval(timer);
-    busy = false;
-    if (data.error) { state.value = data.error.trim().split("\n").at(-1); console.error(data.error); }
-    else {
+    busy = view.ariaBusy = false;
+    if (data.error) {
+      state.value = data.error.trim().split("\n").at(-1);
+      view.replaceChildren(); // what it shows is of other settings
+      console.error(data.error);
+    } else {
       show(data.view);
       view.dataset.number = data.number;
       view.dataset.took = Math.round(performance.now() - since);
@@ -65,7 +73,7 @@ form.addEventListener("input", event => { if (event.target.type !== "text") comp
 form.addEventListener("change", event => { if (event.target.type === "text") compute(); });
 form.addEventListener("submit", event => { event.preventDefault(); compute(); });
 view.addEventListener("click", ({ target }) => { // a button that puts a text of the view into a field of the form
-  if (target.dataset.fills) { fill(form, [[target.dataset.fills, target.dataset.text]]); compute(); }
+  if (target.dataset.fills && target.ariaDisabled !== "true") { fill(form, [[target.dataset.fills, target.dataset.text]]); compute(); }
 });
 addEventListener("hashchange", () => { fill(form, new URLSearchParams(location.hash.slice(1))); compute(); });
 fill(form, new URLSearchParams(location.hash.slice(1)));

@@ -9,7 +9,8 @@ from minidist.site.views.html import chip, table
 
 
 def draw_steps(title: str, text: str, trace: Mapping[str, Any], colors: Sequence[str]) -> Iterator[str]:
-    """A view for the start and for each step. trace: `messages` by step and what each rank has `held`."""
+    """A view for the start and for each step. trace: `messages` by step, what each rank has `held`,
+    and where a `bar` divides that."""
     messages, ranks = trace["messages"], range(len(trace["held"]))
     for step in range(len(messages) + 1):
         arrived = messages[step - 1] if step else []
@@ -18,7 +19,9 @@ def draw_steps(title: str, text: str, trace: Mapping[str, Any], colors: Sequence
         rows = [
             [
                 chip(colors[rank]) + f"rank {rank}",
-                draw_cells(trace["held"][rank][step], [item for m in arrived if m[1] == rank for item in m[2]]),
+                draw_held(
+                    trace["held"][rank][step], [item for m in arrived if m[1] == rank for item in m[2]], trace["bar"]
+                ),
                 " ".join(f"{draw_cells(m[2])} to rank {m[1]}" for m in ahead if m[0] == rank),
                 str(sum(nbytes for source, _, _, nbytes in done if source == rank)),
             ]
@@ -30,6 +33,12 @@ def draw_steps(title: str, text: str, trace: Mapping[str, Any], colors: Sequence
         yield f"<p>{escape(text)}</p>" + table(
             caption, ("", holds, sends, "bytes sent"), rows, "collective", titled=True
         )
+
+
+def draw_held(held: Sequence[Item | None], arrived: Sequence[Item], bar: int) -> str:
+    """What a rank holds; bar: the number of boxes that stand left of a bar."""
+    groups = [held[:bar], held[bar:]] if bar else [held]
+    return '<span class="bar"></span>'.join(draw_cells(group, arrived) for group in groups)
 
 
 def draw_cells(held: Sequence[Item | None], arrived: Sequence[Item] = ()) -> str:

@@ -10,7 +10,7 @@ from minidist.plan import command
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, held
 from minidist.plan.search import why_not
-from minidist.plan.show import GB, Words, memory_words, sent_along
+from minidist.plan.show import GB, SYMBOLS, Words, memory_words, sent_along
 from minidist.site.views.html import chip, refused, table
 
 COLORS = {**QUANTITIES, "passing": QUANTITIES["gathered"]}
@@ -35,6 +35,7 @@ def view_memory(settings: Mapping[str, str]) -> str:
         draw_bars(ranks, capacity),
         memory_table(max(ranks.values(), key=lambda rank: rank.total), words),
         traffic_table(wanted, choice, per_host),
+        f"<p>{escape(SYMBOLS)}</p>",
     ])  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def summary(wanted: Wanted, choice: Choice, ranks: Mapping[int, Held], capacity:
     return (
         f"<p>{escape(wanted.name)}, Ψ = {wanted.model.parameters():,}, on {choice.ranks:,} ranks; {wanted.batch:,}"
         f" sequences of {wanted.context:,} tokens in a step. The fullest rank holds"
-        f" <strong>{most:.3f} GB</strong> at a time, of {capacity:g}: {fits}.</p>"
+        f" <strong>{most:,.3f} GB</strong> at a time, of {capacity:g} GB: {fits}.</p>"
     )
 
 
@@ -63,7 +64,8 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
     """For each stage that is asked about, what its ranks hold at most of each kind, one after another, and below a
     line as long as what they hold at a time. A vertical line is the capacity. Widths are percents: a phone shows it."""
     longest = max(capacity, *(sum(rank[:-1]) / GB for rank in ranks.values()))
-    height, shown = TOP + ROW * len(ranks), list[str]()
+    height, at = TOP + ROW * len(ranks), capacity / longest * SCALE
+    shown = [f'<rect x="{at:.2f}%" y="{TOP - 4}" width="2" height="{height - TOP}" class="limit"/>']
 
     def bar(x: float, y: float, width: float, high: int, fill: str, told: str = "") -> str:
         numbers = f'x="{x:.2f}%" y="{y:g}" width="{width:.2f}%" height="{high}"'
@@ -71,37 +73,36 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
 
     for row, (stage, rank) in enumerate(ranks.items()):
         x, y = 0.0, TOP + row * ROW
-        shown.append(f'<text x="0" y="{y - 5}">stage {stage}: {rank.total / GB:.3f} GB</text>')
+        shown.append(f'<text x="0" y="{y - 5}">stage {stage}: {rank.total / GB:,.3f} GB</text>')
         for kind, nbytes in zip(Held._fields[:-1], rank, strict=False):
             width = nbytes / GB / longest * SCALE
-            shown.append(bar(x, y, width, HIGH, f'fill="{COLORS[kind]}"', f"{kind}: {nbytes / GB:.3f} GB"))
+            shown.append(bar(x, y, width, HIGH, f'fill="{COLORS[kind]}"', f"{kind}: {nbytes / GB:,.3f} GB"))
             x += width
         shown.append(bar(0, y + HIGH + 2, rank.total / GB / longest * SCALE, 4, 'class="line"', "at a time"))
-    at = capacity / longest * SCALE
-    shown.append(f'<rect x="{at:.2f}%" y="{TOP - 4}" width="2" height="{height - TOP}" class="limit"/>')
     anchor = "end" if at > 50 else "start"
     shown.append(f'<text x="{at:.2f}%" y="12" text-anchor="{anchor}">capacity {capacity:g} GB</text>')
-    told = "; ".join(f"stage {stage}: {rank.total / GB:.3f} GB" for stage, rank in ranks.items())
+    told = "; ".join(f"stage {stage}: {rank.total / GB:,.3f} GB" for stage, rank in ranks.items())
+    others = " No other stage holds more than these." * (max(ranks) > len(ranks))
     return (
         f'<figure><svg height="{height}" style="height: {height}px" role="img" aria-label="{told}">'
         f"{''.join(shown)}</svg><figcaption>A bar: the most of each kind. These come at different moments; the thin"
-        " line below is the most at a time.</figcaption></figure>"
+        f" line below is the most at a time.{others}</figcaption></figure>"
     )
 
 
 def memory_table(fullest: Held, words: Mapping[str, Words]) -> str:
     rows = [
-        [chip(COLORS[kind]) + escape(one.what), escape(one.formula), f"{nbytes / GB:.3f}", escape(one.source)]
+        [chip(COLORS[kind]) + escape(one.what), escape(one.formula), f"{nbytes / GB:,.3f}", escape(one.source)]
         for kind, one in words.items()
         if (nbytes := getattr(fullest, kind))
     ]
-    rows.append(["at a time", "", f"{fullest.total / GB:.3f}", ""])
+    rows.append(["most at a time", "", f"{fullest.total / GB:,.3f}", ""])
     return table("The fullest rank's memory", ("what", "formula", "GB", "source"), rows, "held")
 
 
 def traffic_table(wanted: Wanted, choice: Choice, per_host: int) -> str:
     rows: Sequence[Sequence[str]] = [
-        [escape(words.what), escape(words.formula), f"{near / GB:.3f}", f"{away / GB:.3f}", escape(words.source)]
+        [escape(words.what), escape(words.formula), f"{near / GB:,.3f}", f"{away / GB:,.3f}", escape(words.source)]
         for words, near, away in sent_along(choice, wanted, per_host)
     ]
     head = ("axis", "formula", "GB in its host", "GB to others", "source")

@@ -16,7 +16,7 @@ from minidist.site.views.html import refused, table
 def view_plan(settings: Mapping[str, str]) -> str:
     """Rows that fit, the fastest first, and how many do not, by reason; or the planner's own line that says what is
     wrong with the settings, which are its options."""
-    said = [(f"--{name}", value) for name, value in settings.items() if value]
+    said = [(f"--{name}", value.replace(",", "")) for name, value in settings.items() if value]  # 1,024 is 1024
     shown = " ".join(f'<span class="option">{escape(shlex.join(option))}</span>' for option in said)
     told = f'<p><code class="command">python -m minidist plan {shown}</code></p>'
     try:
@@ -26,7 +26,7 @@ def view_plan(settings: Mapping[str, str]) -> str:
         if not found.rows:
             raise UsageError(command.why_none(found))
     except UsageError as error:
-        return told + refused(str(error))
+        return told + refused(str(error).removesuffix(" (--help lists the options)"))
     fit, best = len(found.rows), best_chunks(found.rows)
     rows = [show.line(i, row, wanted, options.tokens).split() for i, row in enumerate(best[: options.rows], start=1)]
     head = show.HEAD.split() + ["days"] * bool(options.tokens)
@@ -34,8 +34,8 @@ def view_plan(settings: Mapping[str, str]) -> str:
     return "\n".join([
         told,
         table("", head, rows, "plan"),
-        f"<p>{fit + sum(found.left_out.values()):,} rows divide; {fit:,} of them fit.</p>",
-        table("Rows that do not fit, by reason", ("rows", "reason"), left) if left else "",
+        f"<p>{fit + sum(found.left_out.values()):,} layouts are possible; {fit:,} fit.</p>",
+        table("Layouts left out, by reason", ("layouts", "reason"), left) if left else "",
         f"<p>{escape(show.LEGEND)} {escape(show.ASSUMED)}</p>",
     ])  # fmt: skip
 

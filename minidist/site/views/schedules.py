@@ -12,7 +12,7 @@ from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
 from minidist.pp.instructions import Place, name_of_work
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Span, Timeline
+from minidist.pp.timeline import Span, Timeline, tell_idle
 from minidist.pp.watch import simulate
 from minidist.site.views.html import button, chip, refused
 
@@ -59,12 +59,16 @@ def view_schedules(settings: Mapping[str, str]) -> str:
     asked = Asked(int(settings["p"]), int(settings["m"]), int(settings["v"]), costs)
     found = [perform(settings[which], asked) for which in ("first", "second")]
     if settings["order"].strip():
-        found.append(perform_by_hand(settings["order"], settings["first"], asked))
+        by_hand = perform_by_hand(settings["order"], settings["first"], asked)
+        found.insert(2 if isinstance(by_hand, Drawn) else 0, by_hand)  # what is wrong with it stands next to it
     drawn = [one for one in found if isinstance(one, Drawn)]
     end = max((one.step for one in drawn), default=1.0)
+    moments = sorted({0.0, end, *(span.end / one.v for one in drawn for row in one.timelines for span in row.spans)})
     now = float(settings["until"]) / 100 * end
+    nearest = min(moments, key=lambda moment: abs(moment - now))
+    now = nearest if abs(nearest - now) <= NEAR * end else now  # the slider's steps do not meet it exactly
     shown = [draw_timelines(one, end, now) if isinstance(one, Drawn) else refused(one) for one in found]
-    buttons = [*step_buttons(drawn, end, now), *order_buttons(settings, asked)]
+    buttons = [*step_buttons(moments, now), *order_buttons(settings, asked)]
     return "\n".join([f'<p class="buttons">{" ".join(buttons)}</p>', legend(drawn), *shown])
 
 
@@ -98,9 +102,9 @@ def places(name: str, asked: Asked) -> list[Place]:
 # ---- what the reader may press ---------------------------------------------------------------------------------------
 
 
-def step_buttons(drawn: Sequence[Drawn], end: float, now: float) -> Iterator[str]:
+def step_buttons(moments: Sequence[float], now: float) -> Iterator[str]:
     """To the moment before and after this one at which a piece of work ends."""
-    moments = {span.end / one.v for one in drawn for timeline in one.timelines for span in timeline.spans}
+    end = moments[-1]
     before = max((moment for moment in moments if moment < now - NEAR * end), default=0.0)
     after = min((moment for moment in moments if moment > now + NEAR * end), default=end)
     yield button("Start", "until", "0")
@@ -200,7 +204,8 @@ def color_of(letter: str, later: bool) -> str:
 def sum_up(drawn: Drawn) -> str:
     seen = draw.figures(drawn.timelines, drawn.v)
     held = ", ".join(f"{chunks / drawn.v:g}" for chunks in seen["in_flight"])
-    return f"{seen['time']:.4g} units of time, {seen['idle']:.1%} idle; micro-batches held at most, by stage: {held}"
+    idle = tell_idle(drawn.timelines)
+    return f"{seen['time']:.4g} units of time, {idle}; micro-batches held at most, by stage: {held}"
 
 
 def tell_moment(drawn: Drawn, now: float, near: float) -> str:
