@@ -12,12 +12,15 @@ function settings() {
   return values;
 }
 
+let shown = JSON.stringify(settings()); // what the view is of: the first one, of the form as it was made
+
 function compute() {
   const now = settings();
   history.replaceState(null, "", "#" + new URLSearchParams(now));
   for (const output of form.querySelectorAll("output")) output.value = now[output.htmlFor];
   if (busy) { waiting = true; return; }
-  busy = view.ariaBusy = true;
+  busy = true;
+  view.ariaBusy = JSON.stringify(now) !== shown;
   const since = performance.now(), tell = () => {
     const seconds = Math.round((performance.now() - since) / 1000);
     state.value = `${loaded ? "It computes" : "Python is loading"} ${seconds ? `(${seconds} s)` : "…"}`;
@@ -35,10 +38,12 @@ function compute() {
     busy = view.ariaBusy = false;
     if (data.error) {
       state.value = data.error.trim().split("\n").at(-1);
-      view.replaceChildren(); // what it shows is of other settings
+      view.replaceChildren(); // it was of other settings
+      shown = "";
       console.error(data.error);
     } else {
       show(data.view);
+      shown = JSON.stringify(data.settings);
       view.dataset.number = data.number;
       view.dataset.took = Math.round(performance.now() - since);
       state.value = loaded ? `Computed in ${view.dataset.took} ms, by Python in this page.` : "Python is here: change a setting.";
