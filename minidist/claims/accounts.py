@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """A chapter's command line on n ranks, and what it is called."""
+    """A chapter's command line, its number of ranks, and its name in the table."""
 
     name: str
     line: str
@@ -35,20 +35,20 @@ class Asked(NamedTuple):
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-ROOM, SHARE = 10_000_000, 8  # the rest of a process may have this many bytes, and one in this many of NumPy's
+ROOM, SHARE = 10_000_000, 8  # the rest of a process may have ROOM bytes plus 1/SHARE of NumPy's
 
 
 class Held(NamedTuple):
     """The most that one rank has held, in bytes. The sum is what its process has grown by."""
 
     pools: int
-    scratch: int  # by which NumPy's account was higher, at its peak
+    scratch: int  # what NumPy's account had in addition, at its peak
     pythons: int  # Python's own objects, and what is needed to trace them
     mapped: int  # code that was loaded on first use, and memory that MPI shares between ranks
     rest: int  # memory outside of all accounts: holes that the allocator keeps, buffers of BLAS
     within: str  # the unit or instruction in which NumPy's account was at its peak
-    boundaries: int  # at which the pools were compared with NumPy
-    unnamed: dict[str, int]  # boundary at which they differed: by how much
+    boundaries: int  # the number of them: at each, the pools were compared with NumPy
+    unnamed: dict[str, int]  # boundary -> bytes by which they differed there
 
     @property
     def agrees(self) -> bool:
@@ -56,7 +56,7 @@ class Held(NamedTuple):
         return not self.unnamed and abs(self.rest) <= ROOM + (self.pools + self.scratch) // SHARE
 
     def trouble(self) -> Iterator[str]:
-        """Why they do not agree."""
+        """Lines that say why the accounts do not agree."""
         for at, nbytes in [*self.unnamed.items()][:2]:
             yield f"after {at}: {number(nbytes)} bytes of arrays that no pool knows"
         if not self.unnamed and not self.agrees:
@@ -64,7 +64,7 @@ class Held(NamedTuple):
 
 
 def compare_held(asked: Asked) -> list[Held]:
-    """By rank. Raises UsageError if there is no report. If the kernel keeps no account, the rest is 0."""
+    """What each rank held. Raises UsageError if there is no report. If the kernel keeps no account, the rest is 0."""
     found = []
     for counted in read_report(asked.ranks, asked.line)["counted"]:
         seen = counted["witness"]
@@ -76,7 +76,7 @@ def compare_held(asked: Asked) -> list[Held]:
 
 
 def audit_memory(runs: Sequence[Asked]) -> int:
-    """Run, compare, print; 1 if a rank's accounts do not agree."""
+    """Run all, compare and print the accounts; 1 if a rank's do not agree."""
     each_rank = len(runs) <= 2
     table = make_table(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
     table.add_column("", no_wrap=True)
@@ -115,7 +115,7 @@ class Moved(NamedTuple):
     rank: int
     way: str
     counted: int  # by links, or by a worker's disk
-    named: int  # what the kernel counts in addition, and why is known
+    named: int  # what the kernel counts in addition, for a known reason
     kernels: int
 
     @property
@@ -125,7 +125,7 @@ class Moved(NamedTuple):
 
 
 def compare_moved(asked: Asked) -> list[Moved]:
-    """By rank and way. Raises UsageError if there is no report."""
+    """What each rank read and wrote. Raises UsageError if there is no report."""
     with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
         report = read_report(asked.ranks, asked.line, **{AUDIT: folder})
         if "moved" in report:
@@ -134,7 +134,7 @@ def compare_moved(asked: Asked) -> list[Moved]:
 
 
 def read_links(report: dict[str, Any]) -> Iterator[Moved]:
-    """ZeRO-Infinity's links to the disk, in its last step."""
+    """What ZeRO-Infinity's links to the disk moved in its last step."""
     for rank, (counted, links) in enumerate(zip(report["counted"], report["moved"], strict=True)):
         for way, direction, named in (("read", "disk to host", counted["looked"]), ("written", "host to disk", 0)):
             nbytes = sum(phase["bytes"] for phase in links[direction].values())
@@ -142,7 +142,7 @@ def read_links(report: dict[str, Any]) -> Iterator[Moved]:
 
 
 def read_workers(folder: Path) -> Iterator[Moved]:
-    """MapReduce's workers, in a whole job. The master has no disk."""
+    """What MapReduce's workers read and wrote in a whole job. The master has no disk."""
     for file in sorted(folder.glob("*.disk.json")):
         account = json.loads(file.read_text(encoding="utf-8"))
         ahead = account["moved"].pop("read ahead", 0)
@@ -152,7 +152,7 @@ def read_workers(folder: Path) -> Iterator[Moved]:
 
 
 def audit_files(runs: Sequence[Asked]) -> int:
-    """Run, compare, print; 1 if the kernel's account differs from minidist's."""
+    """Run all, compare and print the accounts; 1 if the kernel's differs from minidist's."""
     table = make_table(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
     table.add_column("", no_wrap=True)
     each_rank, different = len(runs) <= 2, 0
@@ -172,7 +172,7 @@ def audit_files(runs: Sequence[Asked]) -> int:
 
 
 def performed(runs: Sequence[Asked], perform: Callable[[Asked], list[T]]) -> Iterator[tuple[Asked, list[T]]]:
-    """Run one after the other, and show the progress."""
+    """Each run with what `perform` found, one after the other; shows the progress."""
     status = StatusLine(shown=True)
     for i, asked in enumerate(runs):
         status.show(f"mpirun -n {asked.ranks} python -m minidist.{asked.line.split()[0]}", i / len(runs))

@@ -18,16 +18,16 @@ class Share(NamedTuple):
     embedding: bool = True
     head: bool = True
     layers_again: int = 0  # forwards of layers that run once more before the backward
-    ends_again: bool = False  # so do those of embedding and head
+    ends_again: bool = False  # whether embedding and head run once more, too
     length: int | None = None  # positions of each sequence, if ranks divide the sequences
 
     def tokens(self, context: int) -> int:
-        """Of sequences of this context."""
+        """The tokens of the share, if a whole sequence has `context` of them."""
         return self.b * (self.length or context)
 
 
 def count_forwards(run: Asked, shares: Sequence[Share]) -> list[tuple[int, int]]:
-    """Forwards of each rank's mixtures in a step, and of these those that run again."""
+    """For each rank, the forwards of its mixtures in a step, and how many of these run a layer again."""
     return [(run.passes * (of.layers + of.layers_again), run.passes * of.layers_again) for of in shares]
 
 
@@ -40,12 +40,12 @@ def keep_after_forward(run: Asked, t: int, shares: Sequence[Share], dropout: boo
 
 
 def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
-    """The most bytes held at any moment of a forward and its backward. With selective recomputation that is after the
-    forward, or when the last layer has run its core again, whichever is more."""
+    """The most bytes that each rank's layers hold at any moment of a forward and its backward. With selective
+    recomputation that is after the forward, or when the last layer has run its core again, whichever is more."""
     recompute = run.options.recompute
     layer, given = (layer_bytes(run, t, shares, what, dropout) for what in (name_recomputation(recompute), "full"))
     most = [chen.peak_bytes(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
-    if recompute != "selective" or run.scheme:  # which keeps no core
+    if recompute != "selective" or run.scheme:  # context ranks keep no core
         return most
     options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
     sequence, p = run.sequence_parallel, run.bytes.stored
@@ -58,22 +58,22 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
             gone = korthikanti.bytes_freed_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
         if run.model.experts:
             gone += experts.more_than_an_mlp(run, rank, share.b * s)
-        gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
+        gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # of one norm
         more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
         most[rank] += max(0, more) if share.layers else 0
     return most
 
 
 def name_recomputation(recompute: str) -> str:
-    """The recomputation of a layer while it holds its activations: kept, or computed again."""
+    """For a layer that holds its activations: "selective" if without those of the core, otherwise "none"."""
     return "selective" if recompute == "selective" else "none"
 
 
 def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
-    """Bytes of a layer, by the formulas: its activations, or with "full" its input. The papers leave out the norms'
-    statistics, which are kept in full precision: two numbers for each position and layer norm, one for each RMSNorm.
-    Where ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`). A mixture of experts
-    keeps other things than an MLP (`minidist/papers/switch.py`)."""
+    """Bytes that a layer keeps on each rank, by the formulas: its activations, or with "full" its input. The papers
+    leave out the norms' statistics, which are kept in full precision: two numbers for each position and layer norm, one
+    for each RMSNorm. If ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`). A mixture
+    of experts keeps other arrays than an MLP (`minidist/papers/switch.py`)."""
     options, sequence = run.options, run.sequence_parallel
     h, a = options.width, options.heads
     p, wide = run.bytes.stored, run.bytes.computed
@@ -104,7 +104,7 @@ def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
 
 
 def whole_layers_peak(run: Run) -> Claim:
-    """For chapters on the data axis, whose ranks hold all layers and a share of the batch: see `peak_of_layers`."""
+    """`peak_of_layers` for chapters on the data axis: each rank holds all layers, and has a share of the batch."""
     rows = chunk_sizes(run.options.batch // run.options.accumulate, run.layout.dp)
     return peak_of_layers(run, 1, [Share(rows[share], run.options.layers) for share in run.data_shares])
 
@@ -118,13 +118,13 @@ def peak_of_layers(run: Run, t: int, shares: Sequence[Share]) -> Claim:
 
 
 def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What all layers keep together, if some keep only inputs."""
+    """The formula for what all layers keep together, if some keep only their inputs."""
     given = activation_formula(p, t, sequence, "full", False)
     return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
 
 
 def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """The most that they hold."""
+    """The formula for the most that all layers hold together."""
     given = activation_formula(p, t, sequence, "full", False)
     if recompute == "log":
         return formula_of_layers(recompute, p, t, sequence)
@@ -134,12 +134,12 @@ def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
 
 
 def letter(recompute: str) -> str:
-    """How many layers run again together, for a formula."""
+    """The number of layers that run again together, as formulas write it."""
     return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 
 def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
-    """As table 2 writes it, for elements of p bytes, plus the statistics."""
+    """The formula for one layer, as Korthikanti's table 2 writes it, for elements of p bytes, plus the statistics."""
     shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
     statistics = f"{4 * max(p, 4)}sb"
     attention = "" if recompute == "selective" else f"+{core}as/ht"

@@ -20,7 +20,7 @@ from minidist.mpi.comm import Comm
 
 
 class Traffic:
-    """What this rank sent inside: payload, by phase and peer. It grows until the block ends."""
+    """The payload that this rank sent inside the block, by phase and peer. It grows until the block ends."""
 
     def __init__(self, comm: Comm) -> None:
         self._ledger = comm.ledger
@@ -43,7 +43,7 @@ class Traffic:
         return self._sum("bytes", phase, to)
 
     def messages(self, phase: str = "", to: int | None = None) -> int:
-        """Messages, likewise."""
+        """The number of messages in these phases, to this rank."""
         return self._sum("messages", phase, to)
 
 
@@ -58,7 +58,7 @@ def traffic(comm: Comm) -> Iterator[Traffic]:
 
 
 class Holding:
-    """The most that a pool held inside, by kind (`minidist/memory/pool.py`), in addition to what it held before."""
+    """The most that a pool held inside the block, by kind (`minidist/memory/pool.py`), what it held before included."""
 
     def __init__(self, pool: Pool) -> None:
         self.before = pool.held
@@ -69,10 +69,10 @@ class Holding:
             self._most[kind] = max(self._most[kind], nbytes)
 
     def note_boundary(self, pool: Pool, what: str, name: str) -> None:
-        """No array comes at a boundary."""
+        """Do nothing: a boundary makes no array."""
 
     def peak(self, kind: str = "all but workspace") -> int:
-        """Bytes. Raises KeyError for an unknown kind."""
+        """The most bytes of a kind. Raises KeyError for an unknown one."""
         return self._most[kind]
 
 

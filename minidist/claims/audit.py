@@ -7,8 +7,8 @@
 
 Open MPI can record, below all code of this project, what each rank sent to each other rank. A run is compared from its
 first message to its last. minidist counts payload and, separately, control (results, clock stamps, the word count's
-tasks). The two must add up to what the library saw, for each rank and peer, in bytes and in messages. Open MPI lists
-what it sends itself, for its barriers and to make communicators, separately; that is left out.
+tasks). The two must add up to what the library saw, for each rank and peer, in bytes and in messages. Open MPI
+lists its own messages (for barriers, and to make communicators) separately; they are left out.
 """
 
 import json
@@ -36,7 +36,7 @@ WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
 USUAL = (2, 3, 4, 5)  # ranks
 
-# Runs that hold enough that the rest of a process is little compared with it; the last of an option counts.
+# For runs that hold much more than the rest of a process; if an option is given twice, the last one counts.
 LARGER = "--width {width} --context {width} --witness"
 ON_DISK = {
     "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (1, 2, 3)},
@@ -74,11 +74,11 @@ def watch(line: str, n: int) -> list[Sent]:
 
 
 def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:
-    """What each rank has sent to each other rank, by both accounts, from the files that they have written."""
+    """What this rank has sent to each of n ranks, by both accounts, from the files that both have written."""
     own: Counter[tuple[str, int, str]] = Counter()
     for (kind, _, peer, unit), count in json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")):
         own[kind, peer, unit] += count
-    # A line of what the program sent itself: E, rank, peer, "948408 bytes", "57 msgs sent", and sizes.
+    # A line for what the program itself sent: E, rank, peer, "948408 bytes", "57 msgs sent", and sizes.
     lines = (folder / f"library.{rank}.prof").read_text(encoding="utf-8").splitlines()
     fields = [line.split("\t") for line in lines if line.startswith("E")]
     library = {int(peer): (int(nbytes.split()[0]), int(sent.split()[0])) for _, _, peer, nbytes, sent, *_ in fields}
@@ -88,12 +88,12 @@ def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:
 
 
 def fill_line(chapter: str, options: str, n: int) -> str:
-    """A chapter and its options, sized for n ranks. An axis of the layout has two of them, or all if n is odd."""
+    """A chapter and its options, sized for n ranks. An axis of the layout has two ranks, or all if n is odd."""
     return f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n, axis=n if n % 2 else 2)
 
 
 def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
-    """A run that the library does not record."""
+    """A run of which the library records nothing: for --memory and --disk."""
     line = fill_line(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
     return Asked(f"{chapter} {variant}".strip(), line, n)
 
@@ -102,7 +102,7 @@ def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> 
 
 
 def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The command lines that are compared, by chapter and case. What is in braces, `fill_line` knows."""
+    """The command lines to compare, by chapter and case. `fill_line` fills in what is in braces."""
     return {
         name: {case: f"{SMALL} {options}" if chapter.trains else options for case, options in chapter.cases.items()}
         for name, chapter in chapters.items()
@@ -113,7 +113,7 @@ def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     """Run and compare; 1 if there is a difference. Raises UsageError for what cannot work.
 
-    chapters: their values (`minidist/programs/chapter.py`), by name; their cases are run.
+    chapters: `minidist/programs/chapter.py`, by name; their cases are run.
     """
     lines, ranks = list_lines(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
     made = tool("audit", __doc__)
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 
 
 def audit_wire(runs: Sequence[Asked]) -> int:
-    """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
+    """Run all, compare and print what is sent; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
         raise UsageError(f"mpirun is not Open MPI's, and only Open MPI records what it sends: {how_to_make('audit')}")
     status, different = StatusLine(shown=True), 0

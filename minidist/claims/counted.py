@@ -105,7 +105,7 @@ def states(psi: float) -> Callable[[Any], float]:
 
 
 def largest_model(mp: int, billion: float) -> Callable[[Any], float]:
-    """The parameters, in billions, that fill 32 GB of each of n·mp GPUs, at the bytes that a parameter takes here."""
+    """The parameters that fill 32 GB of each of n·mp GPUs, at the bytes that one takes here, in `billion` billions."""
 
     def read(report: dict[str, Any]) -> float:
         return mp * 32 / states(1e9)(report) / billion
@@ -162,12 +162,12 @@ def zero_bubble_on(p: int) -> Job:
 
 
 def most_idle(report: dict[str, Any]) -> float:
-    """What the stage that idles most idles between its first and its last work, in forwards."""
+    """The idle time of the stage that idles most, between its first and its last work, in forwards."""
     return max(rank["end"] - rank["start"] - rank["busy"] for rank in report["counted"])
 
 
 def most_in_flight(report: dict[str, Any]) -> float:
-    """Micro-batches, or chunks of them, on the fullest stage."""
+    """Micro-batches in flight, or chunks of them, on the fullest stage."""
     return max(rank["in_flight"] for rank in report["counted"])
 
 
@@ -178,7 +178,7 @@ def pipeline_on(p: int, schedule: str, gives: list[tuple[Figure, Callable[[Any],
 
 
 def folded() -> list[Job]:
-    """DeepSeek-V3's table 2; the README of Zero Bubble, relative to 1F1B's 6(p-1) and 2p half stages."""
+    """Jobs for DeepSeek-V3's table 2, and for Zero Bubble's README, relative to 1F1B's 6(p-1) and 2p half stages."""
     jobs = [
         pipeline_on(p, schedule, [(bubble, most_idle), (held, most_in_flight)])
         for (schedule, p), (bubble, held) in dualpipe.TABLE_2.items()
@@ -211,14 +211,14 @@ def declared(scale: float, v: int, s: int, layers: int, h: int) -> Callable[[Any
 
 
 def llama_declared(name: str) -> Callable[[Any], float]:
-    """The same for a Llama."""
+    """The parameters of a Llama, summed over what its units declare."""
     of = llama.MODELS[name]
     config = LlamaConfig(of.v, of.s, of.layers, of.a, of.kv, of.h, of.f)
     return lambda _: count_parameters(llama_units(config))
 
 
 def models() -> Job:
-    """Their sizes, to the unit or as printed. One process counts them."""
+    """The sizes of published models, to the unit or as printed. One process counts them."""
     small, sizes = megatron.FIGURES[-1], zip(llama.FIGURES, llama.PRINTED, strict=True)
     gives = [(small, declared(1, 50_257, 1024, 12, 768))]
     gives += [(figure, llama_declared(name)) for figure, name in sizes]
@@ -239,12 +239,12 @@ def held_by_ranks() -> dict[str, list[Any]]:
 
 
 def mixtures() -> Job:
-    """Their sizes: the parameters of all ranks, the dense ones once; and those of a token."""
+    """The sizes of published mixtures: all parameters, the dense ones counted once; and those that a token uses."""
 
     def everything(name: str, gates: bool) -> Callable[[Any], float]:
         def read(_: Any) -> float:
             of = held_by_ranks()[name]
-            dense = of[0]["dense"] - of[0]["routers"] * (not gates)  # on every rank
+            dense = of[0]["dense"] - of[0]["routers"] * (not gates)  # the same on every rank
             return (dense + sum(rank["experts"] for rank in of)) / 1e9
 
         return read
@@ -259,8 +259,8 @@ def mixtures() -> Job:
 
 
 def routed() -> Job:
-    """On 8 hosts of one rank each, with a limit of 4: the hosts of a token; and the balance loss, if all experts are
-    alike."""
+    """On 8 hosts of one rank each, with a limit of 4: the most hosts that a token goes to; and the balance loss, if all
+    experts have the same probability."""
     small = "--steps 1 --layers 1 --width 16 --heads 2 --context 16 --batch 8"
     line = f"expert_parallel --experts 64 --top 8 --ranks-per-host 1 --host-limit 4 {small}"
 
@@ -287,7 +287,7 @@ def sent_in(report: Any, rank: int, *phases: str) -> float:
 
 def ring_attention_on(n: int) -> Job:
     """Table 2, by what the last of n ranks sends and computes in a step of the ring: its queries see all keys that
-    come. From c tokens on, 4dc² operations take as long as the bytes of keys and values, 4cd."""
+    come. From some c on, a block's 4dc² operations take as long as to send its keys and values, 4cd bytes."""
     c = 32
 
     def nbytes(report: Any) -> float:
@@ -319,7 +319,7 @@ def ulysses_on(p: int) -> list[Job]:
     def volume(unit: float, *phases: str) -> Callable[[Any], float]:
         return lambda report: sent_in(report, 0, *phases) * p / (p - 1) / unit
 
-    whole, before = s * WIDTH, "all-to-all before, forward"  # of a message of 3Nh a rank has 3Nh/P
+    whole, before = s * WIDTH, "all-to-all before, forward"  # a rank has 3Nh/P of a message of 3Nh
     exchanged = [
         (of["before"], volume(whole / p, before)),
         (of["both"], volume(whole / p, before, "all-to-all after, forward")),

@@ -1,8 +1,8 @@
 """Experts on a grid of ranks, by formula: which rank holds which, what the ranks send each other for their tokens, and
-what a mixture keeps for its backward. Ranks are numbered here once more; the layout is asked only for sizes.
+what a mixture keeps for its backward. Ranks are numbered here independently: the layout is asked only for sizes.
 
-N = dp x cp ranks share a batch's tokens. Of the G ranks that divide model states, P that are next to each other divide
-the experts, and G/P hold the same ones.
+N = dp x cp ranks share a batch's tokens. G ranks divide model states. Of these, P neighbors divide the experts, and
+G/P ranks hold the same experts.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def places(run: Asked) -> list[int]:
 
 
 def group_of(run: Asked, rank: int) -> list[int]:
-    """These P ranks, this one included, in order."""
+    """The P ranks, in order, that divide the experts together with this rank, itself included."""
 
     def group(other: int) -> tuple[int, ...]:
         at = run.places[other]
@@ -40,7 +40,7 @@ def copies(run: Asked) -> int:
 
 
 def experts_here(run: Asked) -> list[int]:
-    """Experts of a layer on each rank."""
+    """The number of a layer's experts on each rank."""
     sizes = chunk_sizes(run.options.experts, run.layout.ep)
     return [sizes[place] for place in places(run)]
 
@@ -55,8 +55,8 @@ def sizes(run: Asked) -> list[int]:
 class Stored(NamedTuple):
     """A Flat, by formula."""
 
-    size: int  # elements, padded so that
-    among: int  # this many ranks can divide them
+    size: int  # elements, with padding
+    among: int  # the number of ranks that divide them
 
     @property
     def shard(self) -> int:
@@ -64,7 +64,7 @@ class Stored(NamedTuple):
 
 
 def stored(run: Asked) -> list[Stored]:
-    """Each rank's experts of a layer, which the ranks with the same ones divide."""
+    """A layer's experts on each rank, as a Flat that the ranks with the same experts divide."""
     return [Stored(models.padded(size, copies(run)), copies(run)) for size in sizes(run)]
 
 
@@ -78,14 +78,14 @@ def mean_tokens(run: Asked) -> Fraction:
 
 
 def room(run: Asked) -> int | None:
-    """C."""
+    """C: the rows of a rank for which an expert has room; None without a capacity."""
     o = run.options
     return None if o.capacity is None else switch.capacity(mean_tokens(run), o.experts, o.top, o.capacity)
 
 
 def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
-    """Rows that each rank sends to experts' ranks, or back, in a step; and the formula. forwards: of each rank's
-    mixtures in a step, and of these those that run again."""
+    """Rows that each rank sends to experts on other ranks, or back, in a step; and the formula. forwards: what
+    `count_forwards` returns."""
     o, p = run.options, run.layout.ep
     again = any(repeated for _, repeated in forwards)
     times = f"{'l·' if o.recompute == 'none' else ''}4" if not again else "(4l+2r)" if o.recompute == "log" else "l·6"
@@ -96,10 +96,10 @@ def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], st
         formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
         each = zip(forwards, places(run), strict=True)
         return [(2 * every - repeated) * there_and_back[place] for (every, repeated), place in each], formula
-    assert isinstance(run, Run)  # without a capacity, only a run knows
+    assert isinstance(run, Run)  # without a capacity, only a run knows the rows
     sent = [0] * run.ranks
     for rank in range(run.ranks):
-        for name in ("forwards", "last"):  # each forward sends what goes out and back; the last one's backward, too
+        for name in ("forwards", "last"):  # every forward sends rows out and back; the last one's backward, too
             for chosen in zip(*(run.counted[other][name] for other in group_of(run, rank)), strict=True):
                 going, coming = switch.rows_without_capacity(chosen)
                 sent[rank] += going[places(run)[rank]] + coming[places(run)[rank]]
@@ -107,7 +107,7 @@ def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], st
 
 
 def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Bytes that each rank sends so that ranks know how many rows will come, and each expert's share of all choices."""
+    """Bytes that each rank sends to announce how many rows will come, and to sum each expert's share of choices."""
     o, n = run.options, run.layout.dp * run.layout.cp
     every = [of_rank for of_rank, _ in forwards]
     counts = [
@@ -123,7 +123,7 @@ def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[
 
 def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
     """Bytes that a rank's mixture keeps for this number of its tokens, minus what its layer's MLP would keep. Without a
-    capacity they are those of the rows that came to its experts in the last forward: the mean over its layers."""
+    capacity, the rows that reach its experts are those of the last forward: the mean over its layers."""
     o, h, part = run.options, run.options.width, run.places[rank].tensor
     t = run.layout.tp
     hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
@@ -146,7 +146,7 @@ def rows_of_mixture(run: Asked, rank: int, tokens: int) -> tuple[int, float]:
 
 
 def mean_of_rows(run: Run, rank: int) -> float:
-    """Rows that reach the experts of a layer of this rank, by what all ranks' routers chose in the last forward."""
+    """Rows that reach this rank's experts, by all ranks' choices in the last forward: the mean over its layers."""
     first = sum(chunk_sizes(run.options.experts, run.layout.ep)[: places(run)[rank]])
     here = slice(first, first + experts_here(run)[rank])
     layers = zip(*(run.counted[other]["latest"] for other in group_of(run, rank)), strict=True)

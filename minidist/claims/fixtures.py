@@ -7,7 +7,7 @@
             ...
         assert sent.bytes() == 0
 
-Without ranks, or with them: `assert_same_at_every_layout` compares your own program with itself, at other layouts.
+With or without ranks, `assert_same_at_every_layout` compares your own program with itself at other layouts.
 
     from minidist.claims.fixtures import assert_same_at_every_layout
 

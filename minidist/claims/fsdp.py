@@ -19,7 +19,7 @@ HYBRID = "2M(W-G)/(GW)"
 
 
 class Blocks(NamedTuple):
-    """Bytes of keys and values on their way, if ranks divide the sequences: at most, of one rank."""
+    """The most bytes of keys and values on their way on one rank, if ranks divide the sequences."""
 
     backward: float = 0
     validation: float = 0
@@ -33,16 +33,16 @@ def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), other
     return [*states(run), *passing_claims(run, blocks), *held, *sent_claims(run, others), *time_claims(run)]
 
 
-# ---- who has what ----------------------------------------------------------------------------------------------------
+# ---- which rank has what ---------------------------------------------------------------------------------------------
 
 
 def dividing(run: Run) -> int:
-    """F: the ranks that divide a unit. Those that divide the sequences do, too."""
+    """F: the number of ranks that divide a unit. Ranks that divide the sequences also divide units."""
     return run.layout.shard * run.layout.cp
 
 
 def units_of(run: Run, rank: int) -> list[list[Stored]]:
-    """The Flats of each unit. F/P ranks divide those of the experts that they have."""
+    """The Flats of each unit. The F/P ranks that have the same experts divide these."""
     f = dividing(run)
     [whole] = run.model.without_experts()
     units = [[Stored(models.padded(sum(both), f), f)] for both in whole]
@@ -58,7 +58,7 @@ def sizes_of(run: Run, rank: int) -> list[int]:
 
 
 def once(unit: Sequence[Stored], times: int = 1) -> float:
-    """Elements that a rank sends for a gather or a reduce-scatter of a unit, or several."""
+    """Elements that a rank sends to gather or to reduce-scatter a unit, `times` times."""
     return sum(fsdp.volume(of.size, of.among, times) for of in unit)
 
 
@@ -66,7 +66,7 @@ def once(unit: Sequence[Stored], times: int = 1) -> float:
 
 
 def states(run: Run) -> list[Claim]:
-    """Model states: on each host as if there were no other."""
+    """Model states: each host holds them as if it were the only one."""
     if not run.model.experts:
         return memory_claims(replace(run, layout=Layout(dp=dividing(run))), stage=3)
     p, k, held = run.bytes.stored, run.optimizer_bytes, []
@@ -100,8 +100,8 @@ def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
 
 
 def arriving_bytes(run: Run, rank: int, blocks: Blocks) -> float:
-    """The most that is on its way to a rank at a time. It is the other ranks' parts of its shards of a unit. In a
-    layer's backward blocks of keys and values are added to those of the unit above. In validation there are such blocks
+    """The most bytes on their way to a rank at a time: the other ranks' parts of its shard of a unit's gradient. In a
+    layer's backward, blocks of keys and values are added to those parts of the unit above. Validation has such blocks
     of all sequences."""
     parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in units_of(run, rank)]
     return max(*parts, *(above + blocks.backward for above in parts[2:]), blocks.validation)
@@ -115,7 +115,7 @@ def window_parameters(run: Run, rank: int, window: int) -> int:
 
 
 def sent_claims(run: Run, others: float | None) -> list[Claim]:
-    """What a rank sends in a step: by phase, to other hosts, and together."""
+    """What a rank sends in a step: by phase, to other hosts, and in total."""
     p, f, hosts, ranks = run.bytes.stored, dividing(run), run.layout.hosts, range(run.ranks)
     host, units = [place.host for place in run.places], [units_of(run, rank) for rank in ranks]
     collectives, claims = collectives_of(run), []
@@ -184,8 +184,8 @@ def time_claims(run: Run) -> list[Claim]:
 
 
 def time(run: Run, rank: int) -> float:
-    """Of all forwards and backwards of a step. In a unit of time, a rank runs one parameter's forward, or half its
-    backward, or sends it."""
+    """The time of all forwards and backwards of a step. In a unit of time, a rank runs one parameter's forward, or half
+    its backward, or sends it."""
     options, times, tied = run.options, collectives_of(run), run.model.tied
     forward, backward = unit_times(run, rank)
     units = [once(unit) for unit in units_of(run, rank)]

@@ -114,7 +114,7 @@ def link_claims(run: Run) -> list[Claim]:
 
 
 def tiling_claims() -> list[Claim]:
-    """What a layer of width h needs in tiles, counted; and how wide a tiled layer may be in the memory for width h."""
+    """The memory for width h in t tiles; and the largest width in t tiles, in the memory for width h in one piece."""
     h, dtype = 64, PRECISIONS["mixed"].stored
     found = []
     for t in (1, 4, 16):
@@ -162,8 +162,8 @@ UNIT, BANDWIDTH = 1 << 18, 0.5e6  # bytes of the unit; bytes per second to which
 
 
 class Took(NamedTuple):
-    """What one fetch by all ranks together takes. By their clocks: units of time, where one disk reads the unit in 1.
-    In milliseconds: from files as slow as BANDWIDTH, and then of messages."""
+    """How long one fetch by all ranks together takes: by their clocks, on which one disk reads the unit in 1; and in
+    milliseconds, first for files that are throttled to BANDWIDTH, then for messages."""
 
     clock: float
     files: float
@@ -171,7 +171,7 @@ class Took(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """On n ranks: from all ranks' shards, and from an owner."""
+    """How long n ranks take to fetch a unit: from the shards of all ranks, and from one owner."""
 
     n: int
     shards: Took
@@ -179,7 +179,7 @@ class Fetched(NamedTuple):
 
 
 class TimedLink(DiskLink):
-    """For each move, adds to a clock how long it takes at the clock's bandwidth."""
+    """A link to the disk that adds the time of each move, at the clock's bandwidth, to a clock."""
 
     def __init__(self, upper: Pool, lower: Pool, bandwidth: float, clock: Clock) -> None:
         super().__init__(upper, lower, bandwidth)
@@ -210,8 +210,8 @@ def bandwidth_table(
 
 
 def time_fetch(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
-    """What it takes if each rank's file has one of `parts` parts of the unit. Raises RuntimeError if a rank has not got
-    the unit."""
+    """Time a fetch, if each rank's file has one of `parts` parts of the unit. Raises RuntimeError if a rank does not
+    get the unit."""
     host, disk = Pool("host"), Pool("disk")
     clock = Clock(bandwidth=UNIT)
     link = TimedLink(host, disk, BANDWIDTH, clock)
@@ -237,7 +237,7 @@ def agrees(row: Fetched) -> bool:
 
 
 def print_bandwidth(rows: Sequence[Fetched]) -> None:
-    """Both, next to what section 6.1 says."""
+    """Print both ways to fetch, next to what section 6.1 says."""
     table = make_table(left=(), right=("N", "1/N", "by clock", "", "ms", "owner: 1", "by clock", "", "ms"))
     for n, *ways in rows:
         row = [str(n)]

@@ -2,7 +2,7 @@
 
 The formulas are those of the claims: in V, s, h, L, a, the batch, N and the bytes of a number. Nothing is read from the
 program's arrays. Kinds have their peaks at different moments of a step. So the most that is needed at a time is not the
-sum of the peaks, but that of the fullest of the moments below. If the papers have no formula (a pipeline's messages,
+sum of the peaks, but the need of the fullest moment below. If the papers have no formula (a pipeline's messages,
 activations of schedules that split the backward), the estimate says so, and the run needs more.
 """
 
@@ -53,8 +53,8 @@ Estimate = Callable[[Asked], list[Needs]]
 
 
 def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | None = None) -> Estimate:
-    """Data parallelism (0) and ZeRO's stages: the model is whole on every rank, or is divided among all. on_device:
-    the model states that stay on the device, if the others are elsewhere."""
+    """The estimate for data parallelism (stage 0) and ZeRO's stages: the model is whole on every rank, or divided among
+    all. on_device: the model states that stay on the device, if the others are elsewhere."""
 
     def needs(asked: Asked) -> list[Needs]:
         o, n, p = asked.options, asked.ranks, asked.bytes.stored
@@ -101,7 +101,7 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
 
 
 def waiting(asked: Asked, t: int, at: Place, kept: float, given: float) -> Moment:
-    """What a micro-batch holds whose forward has run, while another one is at work."""
+    """What a micro-batch holds after its forward, while another one is at work."""
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
         return Moment(0, given * at.starts_with_layer, given * (at.share.head and not at.share.layers))
     return Moment(0, kept, sum(end_bytes(asked, t, at.share)) + copied_tokens(asked, at.share))
@@ -110,7 +110,7 @@ def waiting(asked: Asked, t: int, at: Place, kept: float, given: float) -> Momen
 def moments_of_one(
     asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float
 ) -> list[Moment]:
-    """The same if no other micro-batch is under way."""
+    """The moments of `fullest`, if no other micro-batch is under way."""
     recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
     first, last = end_bytes(asked, t, at.share)
     tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
@@ -167,7 +167,7 @@ def tokens_of_batch(asked: Asked, share: Share) -> int:
     """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
     all of the batch, which is one array."""
     o = asked.options
-    if asked.layout.cp > 1:  # and the last micro-batch's are still there
+    if asked.layout.cp > 1:  # the copies of the micro-batch before are still there, too
         return copied_tokens(asked, share) * (2 if asked.layout.pp == 1 and o.accumulate > 1 else 1)
     return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
 

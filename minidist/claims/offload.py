@@ -14,7 +14,7 @@ def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds between steps, on its device and on its host."""
     stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
     psi, shard = run.model.parameters(n), run.model.parameters(n) / n
-    steps = 1 if run.options.delayed_update is None else 2  # whose gradients are held at a time
+    steps = 1 if run.options.delayed_update is None else 2  # the number of steps whose gradients are held at a time
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     bytes_of = {  # per parameter
         "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
@@ -42,7 +42,7 @@ def below(asked: Asked) -> bool:
 
 
 def largest_part(run: Run) -> int:
-    """Elements of the largest Flat: a unit, or what of it is divided."""
+    """Elements of the largest Flat: a unit, or with --persist the part that is divided, or the other part."""
     units, divided = run.model.units(run.ranks), run.model.divided(run.ranks)
     return max(max(part, whole - part if run.model.apart else 0) for whole, part in zip(units, divided, strict=True))
 
@@ -51,7 +51,7 @@ def needs(asked: Asked) -> list[Needs]:
     """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
     stage = asked.options.zero
     away: tuple[str, ...] = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
-    up = {}  # of the parameters, if their shards are on the host: the largest, while it is gathered
+    up = {}  # if the parameters' shards are on the host: the largest one, while it is gathered
     if below(asked):
         away += ("parameters",)
         up = {"parameters": asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks}
@@ -89,7 +89,7 @@ def link_claims(run: Run) -> list[Claim]:
 def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
     """What the last step that updated took on the logical clock. No claim if steps overflowed, because they take less.
 
-    passes, update: of a unit, in units of time.
+    passes, update: the time of one unit's passes, and of its update, in units of time.
     """
     if any(rank["skipped"] for rank in run.counted):
         return []

@@ -67,7 +67,7 @@ class Recounted(NamedTuple):
 
     figure: Figure
     on_ranks: bool  # whether ranks can count it
-    value: float | None  # that they have counted
+    value: float | None  # what ranks have counted
 
     @property
     def shown(self) -> str:

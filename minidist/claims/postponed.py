@@ -17,25 +17,25 @@ from minidist.papers.collectives import chunk_sizes
 
 
 class Split(NamedTuple):
-    """Bytes of a rank's layers, or of one: while B runs at most, and from then on until W."""
+    """Bytes that a rank's layers hold: the most while B runs, and what then waits for W."""
 
     most: float
     waiting: float
 
 
 def layers_split(run: Asked, t: int, rank: int, share: Share, layer: float) -> Split:
-    """Of all layers of a share. layer: what one keeps before B, which goes from the last one to the first."""
+    """What all layers of a share hold. layer: the bytes of one before B, which goes from the last one to the first."""
     if not share.layers:
         return Split(0, 0)
     changes = [*layer_changes(run, t, rank, share, layer)]
     more, peak = sum(changes), max(accumulate(changes))
-    passed = (share.layers - 1) * max(0.0, more)  # where a layer holds more after B than before, the first is the worst
+    passed = (share.layers - 1) * max(0.0, more)  # if a layer holds more after B, the peak is in the first one
     return Split(share.layers * layer + passed + peak, share.layers * (layer + more))
 
 
 def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> Iterator[float]:
-    """What each operation of a layer adds in B, or frees, from the last one to the first. Of the norms and of attention
-    nothing is left; t ranks share the layer."""
+    """The bytes that each operation of a layer adds in B, or frees (negative), from the last to the first. Norms and
+    attention free all that they kept; t ranks share the layer."""
     o, p, h = run.options, run.bytes.stored, run.options.width
     n, apart = share.tokens(o.context), t if run.sequence_parallel else 1
     whole, own = p * n * h, p * n * h / apart  # a matrix cut by rows needs the gradient of all positions
@@ -46,14 +46,14 @@ def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> 
     attention = layer - 2 * norm - 2 * own - whole / t - mlp_bytes(run, t, rank, n)
     yield from mlp
     yield -norm
-    yield whole  # the projection's
+    yield whole  # the gradient of the projection's output
     yield -attention
     yield qkv
     yield -norm
 
 
 def mlp_widths(run: Asked, t: int, rank: int) -> tuple[float, float]:
-    """Of what the first matrix gives, and of what the second one gets, on a rank."""
+    """The width of the first matrix's output and of the second one's input, on a rank."""
     if run.options.model == "gpt":
         return 4 * run.options.width / t, 4 * run.options.width / t
     f = chunk_sizes(run.model.mlp_width, t)[run.places[rank].tensor]
@@ -61,13 +61,13 @@ def mlp_widths(run: Asked, t: int, rank: int) -> tuple[float, float]:
 
 
 def mlp_bytes(run: Asked, t: int, rank: int, n: int) -> float:
-    """What an MLP keeps before B, or a mixture, in addition to its normed input; of n tokens."""
+    """Bytes that an MLP, or a mixture, keeps of n tokens before B, in addition to its normed input."""
     dense = run.bytes.stored * n * sum(mlp_widths(run, t, rank))
     return dense + (experts.more_than_an_mlp(run, rank, n) if run.model.experts else 0)
 
 
 def mlp_changes(run: Asked, t: int, rank: int, n: int, apart: int, whole: float) -> Iterator[float]:
-    """Of an MLP; or of a mixture: the sum of results, the gates, the experts, the copies of tokens, the router."""
+    """The changes of an MLP; or of a mixture: sum of results, gates, experts, copies of tokens, router."""
     o, p, wide = run.options, run.bytes.stored, run.bytes.computed
     given, _ = mlp_widths(run, t, rank)
     if not run.model.experts:

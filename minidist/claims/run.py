@@ -26,7 +26,7 @@ class Asked:
 
     @property
     def ranks(self) -> int:
-        """N."""
+        """N: the number of ranks."""
         return self.layout.ranks
 
     @property
@@ -46,8 +46,8 @@ class Asked:
 
     @cached_property
     def places(self) -> list[Place]:
-        """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then comes the
-        pipeline, then data. The layout is asked only for sizes, so that claims fail if it numbers ranks differently."""
+        """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then context,
+        pipeline and data. The layout is asked only for sizes, so that claims fail if it numbers ranks differently."""
         at = self.layout
         return [Place(*place) for place in itertools.product(*map(range, (at.hosts, at.shard, at.pp, at.cp, at.tp)))]
 
@@ -64,7 +64,7 @@ class Asked:
 
     @property
     def passes(self) -> int:
-        """The micro-batches of a step that pass through a rank's units: of a crossed pipeline, half of them."""
+        """The micro-batches of a step that pass through a rank's units: in a crossed pipeline, half of all."""
         return self.options.accumulate // (pipelines.copies(self.layout.schedule) if self.layout.pp > 1 else 1)
 
     @property

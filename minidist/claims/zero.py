@@ -27,7 +27,7 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
 
 
 def states_claims(run: Run, states: Sequence[zero.ModelStates], stage: int, whole: str, divided: str) -> list[Claim]:
-    """The same formulas for the part of the model that other axes leave to each rank.
+    """ZeRO's formulas for the part of the model that other axes leave to each rank.
 
     whole, divided: the letters of the formulas, before and after the stage divides it."""
     p, k = run.bytes.stored, run.optimizer_bytes
@@ -64,7 +64,7 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
 
 
 def in_passing(run: Run) -> int:
-    """Elements of gathered parameters and of gradients at the fullest moment, with what DeepSpeed's stage 3 chooses."""
+    """Elements of gathered parameters and of gradients at the fullest moment, within DeepSpeed's limits for stage 3."""
     o, model = run.options, run.model
     divided = model.divided(run.ranks)
     parts = [(whole - part, part) for whole, part in zip(model.units(run.ranks), divided, strict=True)]
@@ -102,7 +102,7 @@ def constant_buffer_size(run: Asked) -> int:
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
-    """ZeRO's formulas for what a rank sends in a step: by phase, and together."""
+    """ZeRO's formulas for what a rank sends in a step: by phase, and in total."""
     a, layers = run.options.accumulate, run.options.layers
     times = f"{a}" if a > 1 else ""
     # What runs again needs its parameters again (papers/chen.py).
@@ -119,7 +119,7 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         "all-gather again": f"{times}Ψ_again(N-1)/N",
         "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
     }
-    wire = run.bytes.stored  # of an element: the papers count elements, the wire counts bytes
+    wire = run.bytes.stored  # bytes of an element: the papers count elements, the wire counts bytes
     claims = [
         on_each_rank("ZeRO §7", phase, f"{wire}·{formulas[phase]}", elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in sent.items()

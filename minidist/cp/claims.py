@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
     @property
     def c(self) -> int:
-        """Its positions."""
+        """The number of its positions."""
         return self.of[self.rank]
 
 
@@ -134,13 +134,13 @@ def message_bytes(run: Asked) -> tuple[str, list[float]]:
 
 
 def blocks(run: Asked) -> list[Blocks]:
-    """On each rank, in a backward, and in validation."""
+    """On each rank, the most bytes on their way in a backward, and in validation."""
     o = run.options
     return blocks_of(run, parts_of(run, o.batch // o.accumulate), [part.b for part in parts_of(run, o.batch)])
 
 
 def blocks_of(run: Asked, parts: Sequence[Part], forward: Sequence[int], t: int = 1) -> list[Blocks]:
-    """The same if a rank takes `forward` sequences only forward. t ranks share the heads."""
+    """The blocks of these parts, if validation takes `forward` sequences on each rank. t ranks share the heads."""
     o, p, kv, d = run.options, run.bytes.stored, kv_heads_of(run.options) // t, depth_of(run)
     wide, found = d * p * (group_of(run) + 2), []
     for part, whole in zip(parts, forward, strict=True):
@@ -240,7 +240,7 @@ def attention_bytes(run: Asked) -> list[float]:
 
 
 def attention_claims(run: Run) -> tuple[list[Claim], float]:
-    """By phase, and what all ranks send in them. Layers that run again repeat their forward."""
+    """Claims on attention's messages, by phase, and all ranks' bytes. Layers that run again repeat their forward."""
     o, p = run.options, run.bytes.stored
     again = chen.runs_again(o.recompute, o.layers)
     made, everything = [], 0.0
@@ -256,7 +256,7 @@ def attention_claims(run: Run) -> tuple[list[Claim], float]:
 
 
 def traffic_claims(run: Run) -> list[Claim]:
-    """By phase; and nothing else."""
+    """What is sent, by phase; and that nothing else is."""
     o, p, n = run.options, run.bytes.stored, run.ranks
     made, everything = attention_claims(run)
     regathered = chen.count_regathered_layers(o.recompute, o.layers) * run.model.units(n)[1]

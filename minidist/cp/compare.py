@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def print_rows(rows: Sequence[Row], layers: int) -> None:
-    """A line for each, with the numbers of the rank that has most."""
+    """Print a line for each row, with the numbers of the rank that has most."""
     table = make_table(("scheme, positions",), ("forward", "backward", "pairs", "busy", "layers keep", "blocks", ""))
     for row in rows:
         cells = [number(max(of) / layers) for of in (row.forward, row.backward, row.pairs)]

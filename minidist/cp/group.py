@@ -39,7 +39,7 @@ class Group:
         return self.pool.hold("messages", np.empty(shape, self.wire))
 
     def rooms(self, k: Array, sizes: Sequence[int]) -> "Rooms":
-        """For keys and values of ranks that have these numbers of positions. k (B, Hkv, 1, any, D)."""
+        """Two rooms for keys and values of ranks that have these numbers of positions. k (B, Hkv, 1, any, D)."""
         return Rooms(self, k.shape[:-2], k.shape[-1], max(sizes))
 
 
@@ -47,8 +47,8 @@ Masks = Callable[..., Drop | None]  # of the probabilities of all keys, for some
 
 
 def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> Drop | None:
-    """Dropout of these probabilities. A mask is drawn as a whole, as² numbers, so that it is the same on any number of
-    ranks."""
+    """Dropout of the probabilities of these queries. A mask is drawn as a whole, as² numbers, so that it is the same on
+    any number of ranks."""
     p, s = batch.drop_probability(of.p), batch.at.length
     if p == 0:
         return None

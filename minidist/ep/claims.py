@@ -85,7 +85,7 @@ def memory(run: Run) -> list[Claim]:
 
 def activations(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """What layers keep after a forward, and at most. Without a capacity, each step keeps as many rows as its routers
-    choose: then the last forward's layers are compared, if all keep everything."""
+    choose: then the last forward's layers are compared, if all of them or none keep everything."""
     o, t, dropout = run.options, run.layout.tp, run.options.dropout > 0
     made = []
     if o.capacity is not None or chen.after_forward(o.recompute, o.layers).layers in (0, o.layers):
@@ -117,7 +117,7 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def shares_of(run: Asked) -> list[Share]:
-    """What each rank works on, if all have all layers."""
+    """The share of a micro-batch that each rank works on, if all ranks have all layers."""
     o, cp = run.options, run.layout.cp
     again = chen.runs_again(o.recompute, o.layers)
     rows = chunk_sizes(o.batch // o.accumulate, run.layout.dp)
@@ -129,7 +129,7 @@ def shares_of(run: Asked) -> list[Share]:
 
 
 def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:
-    """Their number, and what they send."""
+    """The number of all-to-alls, and what they send."""
     o, p = run.options, run.layout.ep
     messages = [n / max(1, p - 1) / run.passes for n in run.sent_in(*experts.TOKENS, count="messages")]
     number_of = [(4 * share.layers + 2 * share.layers_again) * (p > 1) for share in shares]
@@ -155,7 +155,7 @@ def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
 
 
 def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
-    """All of that, of all ranks."""
+    """Bytes of `all_to_alls` and `exchanges`, on all ranks together."""
     rows, _ = experts.rows(run, count_forwards(run, shares))
     numbers = experts.numbers_sent(run, count_forwards(run, shares))
     return sum(rows) * run.options.width * run.bytes.stored + sum(map(sum, numbers))

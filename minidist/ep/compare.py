@@ -38,7 +38,7 @@ def compare(job: Job, make: Callable[[Job, Any], Driver], comm: Any) -> int:
 
 
 def validation_loss(job: Job, make: Callable[[Job, Any], Driver], comm: Any, seed: int, experts: int) -> float:
-    """Of a model with this many experts, or none, after a training of its own; on all ranks."""
+    """Train a model with this many experts, or none; returns its validation loss, on all ranks."""
     options = Namespace(**{**vars(job.options), "seed": seed, "experts": experts, "json": "-"})
     units = declare(options, len(job.corpus.vocabulary))
     one = replace(job, options=options, units=units, settings=replace(job.settings, seed=seed))
@@ -66,7 +66,7 @@ def print_comparison(job: Job, dense: list[float], mixed: list[float]) -> None:
 
 
 def standard_error(found: list[float]) -> float:
-    """Of the mean of two numbers or more."""
+    """The standard error of the mean of two numbers or more."""
     return float(stdev(found) / len(found) ** 0.5)
 
 

@@ -7,7 +7,7 @@ from minidist.cli.options import Parser, at_least, within
 
 
 def add_mixture(parser: Parser, experts: int) -> None:
-    """Add them. experts: how many there are by default; 0: each block has just an MLP."""
+    """Add the options of a mixture. experts: their number by default; 0: each block has just an MLP."""
     help = "MLPs in place of each block's one" + "; default: none" * (not experts)
     number = at_least(min(experts, 1), at_most=10_000)
     parser.add_argument("--experts", type=number, metavar="E", default=experts, help=help)
@@ -15,7 +15,7 @@ def add_mixture(parser: Parser, experts: int) -> None:
 
 
 def add_division(parser: Parser) -> None:
-    """For chapters on other axes too, whose help names these options in one line."""
+    """Add the options for chapters on other axes, whose help names them in one line."""
     help = "in place of an MLP; --ep --top --capacity --balance"
     parser.add_argument("--experts", type=at_least(0, at_most=10_000), metavar="E", default=0, help=help)
     parser.add_argument("--ep", type=at_least(1), metavar="P", help=SUPPRESS)
@@ -23,7 +23,7 @@ def add_division(parser: Parser) -> None:
 
 
 def add_routing(parser: Parser, listed: bool = True) -> None:
-    """How tokens find their experts."""
+    """Add the options for how tokens find their experts."""
     for option, type, metavar, default, help in (
         ("--top", at_least(1), "K", 2, "experts that each token goes through"),
         ("--capacity", within(0.01, 1e3), "CF", None, "room, times the mean; default: no choice is dropped"),
@@ -41,7 +41,7 @@ def check_division(options: Namespace) -> None:
 
 
 def check_mixture(options: Namespace) -> None:
-    """Raise UsageError if a token cannot choose as many experts."""
+    """Raise UsageError if a token cannot choose that many experts."""
     if options.experts and options.top > options.experts:
         raise UsageError(f"--top {options.top} is more than --experts {options.experts}: use --top {options.experts}")
 
@@ -59,7 +59,7 @@ def choose_ep(options: Namespace, ranks: int) -> int:
 
 
 def choose_hosts(options: Namespace, p: int, each: int = 1) -> int:
-    """The number of hosts on which p ranks are; a host has `each` times --ranks-per-host. Raises UsageError if they,
+    """The number of hosts of p ranks; a host has `each` times --ranks-per-host. Raises UsageError if they,
     or their limit, are impossible."""
     if not options.ranks_per_host:
         if options.host_limit:

@@ -35,7 +35,7 @@ def choose(options: Namespace, ranks: int) -> Layout:
         return sum(n not in (None, grid[i]) for i, n in enumerate(given.values()))
 
     def unusual(grid: Grid) -> tuple[int, ...]:
-        """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
+        """How unusual a grid is: usual are one context rank, two tensor ranks, data parallelism, two stages."""
         return grid.cp, abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
 
     every = [
@@ -100,7 +100,7 @@ def fit(options: Namespace, grid: Grid) -> Layout:
 
 
 def check_hosts(options: Namespace) -> None:
-    """Raise UsageError if hosts have no meaning: ZeRO-3 divides parameters on each, or tokens go to a few of them."""
+    """Raise UsageError unless hosts have a use: ZeRO-3 divides parameters on each, or tokens go to a few of them."""
     if options.host_limit and not options.experts:
         raise UsageError(f"--host-limit {options.host_limit} is of tokens on their way to experts: use --experts 8")
     if options.host_limit and options.zero == 3:

@@ -92,8 +92,8 @@ def group_claims(run: Run) -> list[Claim]:
 
 
 def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
-    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
-    recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
+    """Activations of a layer; or, in a pipeline, of all layers of the stage, for all micro-batches in flight. With full
+    recomputation, a stage keeps all activations of the micro-batch that runs again, and only the input of the others
     (GPipe, section 2.3)."""
     options, t = run.options, run.layout.tp
     if run.layout.pp == 1:
@@ -124,7 +124,7 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
 
 
 def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
-    """Everything that left a host, for any purpose, identified by its receiver: shards; and of a mixture the shares of
+    """Everything that left a host, for any purpose, identified by its receiver: shards; and, with a mixture, shares of
     choices, where the ring of all data ranks goes from host to host."""
     if run.layout.hosts == 1:
         return []

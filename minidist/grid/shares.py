@@ -17,7 +17,7 @@ from minidist.pp.shaped import stage_parts
 
 
 def dividing(run: Asked) -> int:
-    """G: the number of ranks that divide model states among them. Those that divide the sequences do, too."""
+    """G: the number of ranks that divide model states. Ranks that divide the sequences do, too."""
     return run.layout.shard * run.layout.cp
 
 
@@ -90,9 +90,9 @@ def states_of(run: Asked, rank: int) -> zero.ModelStates:
 
 
 def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
-    """The same of what is stored: G ranks divide it, or those with the same experts."""
+    """Bytes of model states of what is stored: G ranks divide it, or the ranks with the same experts."""
     p, k = run.bytes.stored, run.optimizer_bytes
-    alike = Counter(held).items()  # layers are
+    alike = Counter(held).items()  # layers are alike
     each = [(n, zero.model_states(of.size, of.among, run.options.zero, p, p, k)) for of, n in alike]
     return zero.ModelStates(
         *(sum(n * getattr(of, kind) for n, of in each) for kind in ("parameters", "gradients", "optimizer"))
@@ -113,7 +113,7 @@ def needs(asked: Asked) -> list[Needs]:
         reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
         layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
         tied = asked.model.tied and share.head
-        both = of_unit[0][0].size if tied and share.embedding else 0  # the first of the embedding's has the matrix
+        both = of_unit[0][0].size if tied and share.embedding else 0  # the embedding's first Flat has the matrix
         own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
         states = states_of(asked, rank)
         embedding = reads[0] if share.embedding else 0

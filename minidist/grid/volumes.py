@@ -70,8 +70,8 @@ def crossing(run: Asked, shares: Sequence[Share]) -> list[int]:
 
 
 def tied_volumes(run: Asked) -> list[tensor.Volume]:
-    """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, any
-    two ranks that hold the same stages, of all that they hold."""
+    """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, what
+    any two ranks that hold the same stages send to sum all gradients."""
     options = run.options
     if run.layout.pp > 1 and run.layout.schedule in pipelines.CROSSED:
         whole = [[of.shard if options.zero else of.size for of in stored(run, rank)] for rank in range(run.ranks)]
@@ -83,7 +83,7 @@ def tied_volumes(run: Asked) -> list[tensor.Volume]:
         return []
     sent = []
     for rank, stage in enumerate(rank_stages(run)):
-        first, *_ = flats(run, rank).get(0, [Stored(0, 1)])  # of the embedding's, this has the matrix
+        first, *_ = flats(run, rank).get(0, [Stored(0, 1)])  # the embedding's first Flat has the matrix
         both = ring_all_reduce(first.shard if options.zero else first.size, 2).sent
         sent.append(both[0] if stage == 1 else both[1] if stage == run.layout.pp else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
@@ -123,8 +123,8 @@ def data_volumes(run: Asked, counts: Callable[[Stored], bool] = lambda of: True)
 
 
 def read_twice(run: Asked, counts: Callable[[Stored], bool]) -> list[int]:
-    """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
-    pipeline has both ends of the model on a rank."""
+    """For each rank, the elements that two of its chunks read, each in its own pass: a tied embedding, if a folded or
+    crossed pipeline has both ends of the model on a rank."""
     head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
     ends = [staged and {0, head} <= {*own} for own in own_units(run)]
     first = [flats(run, rank)[0][0] if both else Stored(0, 1) for rank, both in enumerate(ends)]
@@ -132,9 +132,9 @@ def read_twice(run: Asked, counts: Callable[[Stored], bool]) -> list[int]:
 
 
 def regathered_elements(run: Asked, counts: Callable[[Stored], bool]) -> list[int]:
-    """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
-    which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
-    whole."""
+    """Elements that each rank sends so that layers can run once more. Of those that run again together, the last is
+    left out: it is gathered for its backward, which follows at once. With full recomputation, a pipeline's chunk runs
+    again as a whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
         parts = stage_parts(run.layout, stage)

@@ -11,8 +11,8 @@ search.py     all rows that divide, the fastest first
 show.py       the table, and every term of a row
 check.py      a row scaled down and run on ranks: formulas next to what was counted (needs NumPy)
 published.py  what the model says of published runs, next to what was measured: SC 2021's, Llama 3's and others' tables
-trained.py    the same of runs that trained a model: OPT, BLOOM, GPT-NeoX, PaLM, DeepSeek-V3
-printed.py    such a run as data, and the devices
+trained.py    the same for runs that trained a model: OPT, BLOOM, GPT-NeoX, PaLM, DeepSeek-V3
+printed.py    a published run as data, and the devices
 write.py      a row as DeepSpeed's JSON or Accelerate's YAML
 command.py    the command line
 """

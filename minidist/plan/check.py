@@ -36,7 +36,7 @@ from minidist.plan.traffic import sent, share_across
 from minidist.pp.schedules import SCHEDULES
 
 MOST = 32  # ranks that run here as threads: up to 128 are tested
-KINDS = {  # of memory: as the formulas call them, and as pools do
+KINDS = {  # of memory: the formulas' names, and the pools'
     **{kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends", "messages")},
     "passing": "transient",
 }
@@ -63,7 +63,7 @@ class Counted(NamedTuple):
 
 
 def run(wanted: Wanted, choice: Choice) -> list[Counted]:
-    """Train two steps on threads; what each rank has counted in the second."""
+    """Train two steps on threads; returns what each rank has counted in the second."""
 
     def be_rank(comm: Comm) -> Counted:
         return train(comm, wanted, choice)
@@ -72,9 +72,9 @@ def run(wanted: Wanted, choice: Choice) -> list[Counted]:
 
 
 def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
-    """Two steps on one rank, of MPI's or a thread. Tokens are drawn: bytes do not depend on them."""
+    """Train two steps on one rank, an MPI rank or a thread. Tokens are random: bytes do not depend on them."""
     layout = choice.layout(wanted)
-    stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16: as many bytes
+    stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16 has as many bytes
     settings = Settings(precision=stored, accumulate=layout.micro_batches, recompute=choice.recompute)
     sequence = wanted.sequence and choice.tp > 1
     driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
@@ -97,16 +97,16 @@ def declare(wanted: Wanted) -> list[Unit]:
 
 
 def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int = 0) -> list[Compared]:
-    """Memory by kind of the rank that is farthest from its formula, then bytes by axis of all ranks together, and what
-    no axis accounts for. per_host: ranks of a host; if given, also the bytes that leave one."""
+    """Memory by kind, on the rank that differs most from its formula; then the bytes that all ranks send, by axis, and
+    those of no axis. per_host: ranks of a host; if given, also the bytes that leave one."""
     asked = ask(wanted, choice, every_rank=True)
     formulas, found = held(asked), []
     for kind, name in KINDS.items():
-        if kind == "messages" and choice.pp > 1:  # when MPI lets a buffer go, no formula says
+        if kind == "messages" and choice.pp > 1:  # no formula says when MPI lets a buffer go
             continue
         pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(farthest(kind, pairs))
-    if choice.pp == choice.cp == 1:  # where messages have their peak when activations do not, the sum is a bound
+    if choice.pp == choice.cp == 1:  # otherwise messages have their own peak, and the sum is only a bound
         pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
         found.append(farthest("at a time", pairs))
     if choice.pp > 1:
@@ -132,13 +132,13 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int 
 
 
 def farthest(what: str, pairs: Iterable[tuple[float, float]]) -> Compared:
-    """Of each rank's formula and count, those that differ most; if none do, the largest."""
+    """The formula and the count of the rank on which they differ most; if none do, the largest."""
     return Compared(what, *max(pairs, key=lambda pair: (abs(pair[1] - pair[0]), pair[0])))
 
 
 def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
-    """The same row for a tiny model, on at most `most` ranks: the longest axis is halved until they are few enough. A
-    data axis of hybrid sharding keeps its hosts as long as it can."""
+    """The row for a tiny model, on at most `most` ranks: the longest axis is halved until that fits. With hybrid
+    sharding, the data axis keeps its hosts as long as it can."""
     while choice.ranks > most:
         axis = max(("dp", "pp", "cp", "tp"), key=lambda name: getattr(choice, name))
         size = getattr(choice, axis)
@@ -150,7 +150,7 @@ def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Ch
         choice = replace(choice, hosts=choice.dp // min(n for n in range(2, choice.dp + 1) if choice.dp % n == 0))
     if choice.pp == 1:
         choice = replace(choice, schedule="1f1b", chunks=1)
-    elif choice.pp % SCHEDULES[choice.schedule].stages_in:  # a pipeline of 3 that was one of 6
+    elif choice.pp % SCHEDULES[choice.schedule].stages_in:  # for example 3 stages, from 6
         choice = replace(choice, pp=choice.pp + 1)
     ep = max(n for n in range(1, choice.ep + 1) if math.gcd(choice.ep, choice.dp // choice.hosts * choice.cp) % n == 0)
     choice = replace(choice, chunks=min(choice.chunks, 3), rows=1, ep=ep)  # a first chunk, one between, a last one
@@ -158,7 +158,7 @@ def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Ch
 
 
 def tiny(wanted: Wanted, choice: Choice) -> Wanted:
-    """A model that the row's axes divide: a layer for each chunk, two micro-batches for each stage."""
+    """A tiny model that the row's axes divide: one or two layers for each chunk, and micro-batches for each stage."""
     of, chunks = wanted.model, choice.pp * choice.chunks
     group = of.a // of.kv
     kv = choice.tp * (choice.cp if wanted.scheme == "ulysses" else 1)

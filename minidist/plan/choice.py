@@ -19,7 +19,7 @@ from minidist.pp.schedules import SCHEDULES
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be trained, and in which batches."""
+    """What to train, and in which batches."""
 
     name: str
     model: Model
@@ -28,11 +28,11 @@ class Wanted:
     precision: str = "bf16"
     sequence: bool = True  # tensor-parallel ranks cut by positions what they do not cut by heads (Korthikanti, §4.2.2)
     scheme: str = "ring"  # how queries meet the keys of other context ranks
-    capacity: float = 1.0  # of an expert, times the mean of rows: so what it holds and sends does not depend on tokens
+    capacity: float = 1.0  # room of an expert, times the mean of rows: then bytes do not depend on where tokens go
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """The tokens of a step."""
         return self.batch * self.context
 
 
@@ -44,9 +44,9 @@ class Choice:
     tp: int = 1
     cp: int = 1
     pp: int = 1
-    ep: int = 1  # of the dp ranks, those that divide the experts among them
+    ep: int = 1  # the number of ranks, of dp·cp, that divide the experts
     schedule: str = "1f1b"
-    chunks: int = 1  # v, of each stage
+    chunks: int = 1  # v: chunks of each stage
     zero: int = 1  # ZeRO's stage
     hosts: int = 1  # copies of the model states among the dp ranks, with stage 3 (hybrid sharding)
     recompute: str = "none"
@@ -57,11 +57,11 @@ class Choice:
         return self.dp * self.tp * self.cp * self.pp
 
     def micro_batches(self, batch: int) -> int:
-        """m, in a step of this many sequences."""
+        """m: the micro-batches in a step of this many sequences."""
         return batch // (self.dp * self.rows)
 
     def layout(self, wanted: Wanted) -> Layout:
-        """With the units of each chunk."""
+        """The layout of the ranks, with the units of each chunk."""
         return Layout(
             dp=self.dp,
             pp=self.pp,
@@ -72,14 +72,14 @@ class Choice:
             micro_batches=self.micro_batches(wanted.batch),
             chunks=self.chunks,
             contiguous=contiguous(self.schedule, self.pp, self.micro_batches(wanted.batch)),
-            parts=parts(wanted.model.layers, self.pp * self.chunks),  # of a cross, each is on two stages
+            parts=parts(wanted.model.layers, self.pp * self.chunks),  # in a cross, each is on two stages
             ep=self.ep,
         )
 
 
 def contiguous(schedule: str, p: int, m: int) -> int:
-    """Micro-batches that go through a chunk before the next one's turn: the fewest, p or more, that leave none over, or
-    p or more (Llama 3, section 3.3.2). 0: p, as in every other schedule."""
+    """The micro-batches that go through a chunk before the next chunk's turn: for Llama 3 (section 3.3.2) the fewest,
+    from p on, that leave no rest of m, or a rest of p or more. 0: p, as in every other schedule."""
     return next(n for n in range(p, m + 1) if m % n == 0 or m % n >= p) if schedule == "llama3" else 0
 
 
@@ -107,8 +107,8 @@ def misfit(wanted: Wanted, at: Choice) -> str:
 
 
 def parts(layers: int, n: int) -> tuple[range, ...]:
-    """The units of each of n chunks: equally many layers, and the first has the embedding, too, and the last the head.
-    Where n does not divide the layers, embedding and head count as layers (Llama 3, section 3.3.2: its 126 layers make
+    """The units of each of n chunks: equally many layers; the first also has the embedding, and the last the head. If
+    n does not divide the layers, embedding and head count as layers (Llama 3, section 3.3.2: its 126 layers make
     128 units, and the first and the last stage have a layer fewer)."""
     if layers % n == 0:
         ends = [1 + layers // n * i for i in range(n + 1)]
@@ -120,7 +120,7 @@ def parts(layers: int, n: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True)
 class Planned(Asked):
-    """A row, as the formulas ask for it. only: places of the ranks that are asked about; none: all ranks are."""
+    """A row, as the formulas read it. only: the places of the ranks that are asked about; empty: all ranks."""
 
     shape: Model | None = None
     only: tuple[Place, ...] = ()
@@ -145,7 +145,7 @@ class Planned(Asked):
 
     @property
     def stages(self) -> list[int]:
-        """From 1, of the ranks that are asked about."""
+        """The stages, from 1, of the ranks that are asked about."""
         return [place.pipeline + 1 for place in self.places]
 
     def alone(self, rank: int) -> "Planned":
@@ -154,8 +154,8 @@ class Planned(Asked):
 
 
 def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Planned:
-    """The question about a row: of a rank of the first, the second and the last stage, or of every rank. If W comes
-    later than B, also of the third: V-Min's stages are alike in threes."""
+    """The question about a row: about one rank of the first, the second and the last stage, or about every rank. If W
+    comes later than B, also about the third stage: V-Min's stages are alike in threes."""
     model, layout = wanted.model, choice.layout(wanted)
     near = 3 if SCHEDULES[choice.schedule].splits else 2
     stages = sorted({*range(1, min(near, choice.pp) + 1), choice.pp})
@@ -164,7 +164,7 @@ def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Planned:
 
 
 def options(wanted: Wanted, choice: Choice) -> Namespace:
-    """As a command line would say it."""
+    """The row as the options of a command line."""
     model = wanted.model
     return Namespace(
         model=model.name,

@@ -101,7 +101,7 @@ def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
 
 
 def dense_shape_of(options: argparse.Namespace) -> tuple[str, Model]:
-    """The same before --experts and --top."""
+    """The model that --model or --parameters names, before --experts and --top change it."""
     o = options
     if o.model and o.parameters:
         raise UsageError("--model and --parameters say the same: leave one of them out")
@@ -122,7 +122,7 @@ def dense_shape_of(options: argparse.Namespace) -> tuple[str, Model]:
 
 def proportioned(parameters: int, context: int) -> Model:
     """A GPT of this size, with the proportions of GPT-3: its width is 128 times its layers, and so heads are 128 wide
-    (Brown et al. 2020, table 2.1: 96 layers, 12,288 wide, 96 heads). Layers are even, so that stages can share them."""
+    (Brown et al. 2020, table 2.1: 96 layers, 12,288 wide, 96 heads). Layers are even in number: stages share them."""
     big = gpt2.MODELS["gpt3-175b"]
     ratio, v = big.h // big.layers, megatron.VOCABULARY
 
@@ -133,7 +133,7 @@ def proportioned(parameters: int, context: int) -> Model:
 
 
 def wanted_of(options: argparse.Namespace) -> Wanted:
-    """What is to be trained. Raises UsageError if no sequence fills the batch."""
+    """What to train. Raises UsageError if the batch is no whole number of sequences."""
     name, model = shape_of(options)
     context = options.context or model.s
     if options.batch % context:
@@ -189,7 +189,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
-    """A row as a configuration of other systems; says which row is in the file."""
+    """Write a row as another system's configuration, if asked for; yields which row is in which file."""
     for option, path in (
         ("--write-deepspeed", options.write_deepspeed),
         ("--write-accelerate", options.write_accelerate),
@@ -205,7 +205,7 @@ def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argpars
 
 
 def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
-    """The question."""
+    """The lines above the table: what was asked."""
     of = wanted.model
     yield show.wrapped(
         f"{wanted.name}, Ψ = {of.parameters():,}, on {cluster.ranks:,} devices of {cluster.memory / show.GB:g} GB,"
@@ -220,7 +220,7 @@ def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
 
 
 def why_none(found: Found) -> str:
-    """No row fits: the usual reason, and what to change. If some lack memory, that is said, whatever else there is."""
+    """Why no row fits, and what to change: the most frequent reason, but a lack of memory before all others."""
     if not found.left_out:
         return "nothing divides: use another --ranks, or a --batch of more sequences"
     unfit = Counter({reason: found.left_out[reason] for reason in (STATES, ACTIVATIONS)})

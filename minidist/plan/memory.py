@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Held(NamedTuple):
-    """Bytes on one rank: model states, and at the fullest moment what else there is."""
+    """Bytes on one rank: model states, the most of each other kind, and the most at a time."""
 
     parameters: float
     gradients: float
@@ -54,7 +54,7 @@ class Held(NamedTuple):
 
 
 class Memo(dict[Any, Any]):
-    """Answers of formulas, by what they depend on: a search asks them the same thing many times."""
+    """Values of formulas, by what they depend on: a search needs each of them many times."""
 
     def recall(self, key: Any, formula: Callable[[], T]) -> T:
         if key not in self:
@@ -79,7 +79,7 @@ def units_of(asked: Planned, memo: Memo, rank: int) -> dict[int, list[Stored]]:
 
 
 def held(asked: Planned, memo: Memo | None = None) -> list[Held]:
-    """Of each rank that is asked about. Peaks of kinds come at different moments, so `total` is less than their sum."""
+    """What each asked rank holds. Kinds have their peaks at different moments, so `total` is less than their sum."""
     memo = Memo() if memo is None else memo
     found, at = [], asked.layout
     m, group = at.micro_batches, at.contiguous or at.pp
@@ -103,18 +103,18 @@ class Peaks(NamedTuple):
     together: float
 
     def and_also(self, more: Moment) -> "Peaks":
-        """If that is held all the time."""
+        """The peaks if `more` is held all the time, too."""
         kinds = (one + other for one, other in zip(self.of_kinds, more, strict=True))
         return Peaks(Moment(*kinds), self.together + sum(more))
 
 
 def most_of(moments: Sequence[Moment]) -> Peaks:
-    """Of these moments."""
+    """The peaks over these moments."""
     return Peaks(Moment(*map(max, zip(*moments, strict=True))), max(map(sum, moments)))
 
 
 def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peaks:
-    """Over all moments of a step. order: schedule, micro-batches enough to see all moments, and those of a group."""
+    """The peaks over all moments of a step. order: schedule, enough micro-batches to see all moments, and a group's."""
     one, at, stage = partial(asked.alone, rank), asked.places[rank], max(asked.options.zero, 1)
     part = asked.layout.cp, at.context, *of_part(asked, rank), stage, asked.rows
     places = memo.recall(("places", *part), lambda: chunk_places(one(), at.pipeline + 1, units_of(asked, memo, rank)))
@@ -128,7 +128,7 @@ def peaks(asked: Planned, memo: Memo, rank: int, order: tuple[Any, ...]) -> Peak
 
 
 def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
-    """What a rank's part of the model depends on. divided: as it is stored, padded so that ranks can divide it."""
+    """What a rank's part of the model depends on. divided: its padding, too, with which ranks can divide it."""
     at, place = asked.layout, asked.places[rank]
     among = (dividing(asked), at.ep) if divided else ()
     return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
@@ -141,7 +141,7 @@ def of_pass(asked: Planned) -> tuple[Any, ...]:
 
 
 def messages(asked: Planned, rank: int) -> float:
-    """Keys, values and their gradients on their way between context ranks, on one of these."""
+    """Bytes of keys, values and their gradients on their way, on one context rank."""
     if asked.layout.cp == 1:
         return 0.0
     own = parts_of(asked.alone(rank), asked.options.batch // asked.layout.micro_batches)
@@ -164,7 +164,7 @@ class Pass(NamedTuple):
 def peaks_of_stage(
     asked: Asked, stage: int, places: Sequence[Place], passes: Sequence[Pass], schedule: str, m: int, group: int
 ) -> Peaks:
-    """While a micro-batch passes a chunk, others are in flight."""
+    """The peaks of a stage: while one micro-batch passes a chunk, others are in flight."""
     found, at = list[Peaks](), asked.layout
     targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
     before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
@@ -182,8 +182,8 @@ def peaks_of_stage(
 
 
 def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -> list[Place]:
-    """What the formulas ask about the first chunk of the one rank's stage, one of those between, which are alike, and
-    the last one. of_unit: what the rank stores of each unit."""
+    """What the formulas ask about chunks of the one rank's stage: the first, one of those between (they are alike), and
+    the last. of_unit: what the rank stores of each unit."""
     o, layout, head = asked.options, asked.layout, asked.options.layers + 1
     reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
     layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
@@ -194,7 +194,7 @@ def chunk_places(asked: Planned, stage: int, of_unit: dict[int, list[Stored]]) -
         layers = len(part) - (0 in part) - (head in part)
         share = Share(own.b, layers, 0 in part, head in part, length=own.c if layout.cp > 1 else None)
         tied = asked.model.tied and share.head
-        both = of_unit[0][0].size if tied and share.embedding else 0  # the first of the embedding's has the matrix
+        both = of_unit[0][0].size if tied and share.embedding else 0  # the embedding's first Flat has the matrix
         last = (reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)) * share.head
         first = reads.get(0, 0) * share.embedding
         units = (first, layer * (layers > 0), last, both) if o.zero >= 2 else (0, 0, 0, 0)  # in passing
@@ -215,7 +215,7 @@ def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
 
 
 def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> Pass:
-    """The same if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
+    """`passage` if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
     forward has left, and goes through the head, the layers, the embedding."""
     t, tokens = asked.layout.tp, tokens_of_batch(asked, share)
     layers = layers_split(asked, t, 0, share, kept.layer)
@@ -227,7 +227,7 @@ def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> 
 
 
 class Kept(NamedTuple):
-    """Bytes that layers keep: of one its activations, or its input; of all after a forward, and at most."""
+    """Bytes that layers keep: one layer's activations, or its input; all layers after a forward, and at most."""
 
     layer: float
     given: float
@@ -236,7 +236,7 @@ class Kept(NamedTuple):
 
 
 def keeps(asked: Planned, share: Share) -> Kept:
-    """For this share of the work, on the one rank that is asked about."""
+    """What layers keep of this share of the work, on the one rank that is asked about."""
     t, recompute = asked.layout.tp, asked.options.recompute
     [layer], [given] = (layer_bytes(asked, t, [share], what, False) for what in (name_recomputation(recompute), "full"))
     [after], [most] = keep_after_forward(asked, t, [share], False), keep_at_most(asked, t, [share], False)
@@ -244,21 +244,21 @@ def keeps(asked: Planned, share: Share) -> Kept:
 
 
 class Flight(NamedTuple):
-    """When a backward begins on a stage, or, if W comes later than B, a forward ends. Of its chunks, those between the
-    first and the last are alike."""
+    """The micro-batches in flight on a stage when a backward begins, or, if W comes later than B, when a forward ends.
+    Its chunks between the first and the last are alike."""
 
     counts: tuple[int, ...]  # micro-batches before B: in the first chunk, in those between, in the last one
     lingering: int  # those that have left the last chunk, but not yet all others: their targets are still there
-    at_work: int  # in which of these the work is
+    at_work: int  # the one of these chunks that is at work
     back: bool = True
-    postponed: tuple[int, ...] = ()  # as counts: those that wait for W alone
+    postponed: tuple[int, ...] = ()  # like counts: micro-batches that wait for W alone
 
     @property
     def held(self) -> tuple[int, ...]:
         return *self.counts, self.lingering, *self.postponed
 
     def exceeds(self, other: "Flight") -> bool:
-        """Whether it holds at least as much of each, and more of one."""
+        """Whether it holds at least as much of each kind as the other moment, and more of one."""
         alike = (self.at_work, self.back) == (other.at_work, other.back)
         return alike and self != other and all(more >= less for more, less in zip(self.held, other.held, strict=True))
 
@@ -267,7 +267,7 @@ KEEPS_ALL = ("gpipe", "breadth-first")  # others hold no more after three groups
 
 
 def one_by_one(instructions: Instructions) -> Instructions:
-    """With a forward that overlaps with a backward before it: so ranks run them."""
+    """The instructions as ranks run them: of a forward and a backward that overlap, the forward comes first."""
     for work in instructions:
         if isinstance(work, Both):
             yield from (work.forward, work.backward, Weight(work.backward.micro_batch, work.backward.chunk))

@@ -16,7 +16,7 @@ H100 = Cluster(0, 80 * GB, 8, llama3.H100, 450e9, 50e9)
 
 
 class Published(NamedTuple):
-    """A run of others: its layout as it is printed, and the seconds of a step that follow from what was measured."""
+    """A run by others: its layout as printed, and the seconds of a step, from what was measured."""
 
     name: str
     wanted: Wanted
@@ -26,7 +26,7 @@ class Published(NamedTuple):
     printed: Figure
     reason: str = ""  # why the model is off by more than 15 %
     fitted: bool = False  # whether the ceiling was set on it
-    open: bool = False  # micro-batch and chunks are not printed: the model's best
+    open: bool = False  # micro-batch and chunks are not printed: the model takes the best
 
 
 def gpt(layers: int, h: int, heads: int, v: int = 51_200, s: int = 2048) -> Model:

@@ -47,7 +47,7 @@ def table_1() -> Iterator[Published]:
 
 
 def table_2() -> Iterator[Published]:
-    """SC 2021: ZeRO-3, one micro-batch in a step; and PTD, with t = 8 and the stages that make 96 and 280."""
+    """SC 2021: ZeRO-3, one micro-batch in a step; and PTD, with t = 8 and as many stages as make 96 and 280 ranks."""
     for run in ptd.TABLE_2_RUNS:
         heads = run.h // 128
         sizes = {("ZeRO-3", 640): 2560}.get((run.scheme, run.gpus), {96: 1536, 105: 2240}[run.layers])
@@ -79,7 +79,7 @@ def selective() -> Iterator[Published]:
 
 
 def table_of_megascale() -> Iterator[Published]:
-    """Eight tensor ranks, eight stages of six chunks."""
+    """MegaScale's table 2: eight tensor ranks, eight stages of six chunks."""
     for run in megascale.TABLE_2:
         wanted = Wanted("", gpt(megascale.LAYERS, megascale.H, 96, megascale.V), run.batch, megascale.S, "bf16")
         choice = Choice(run.gpus // 64, 8, 1, 8, 1, "interleaved", 6, 1, 1, "selective", 1)
@@ -90,8 +90,8 @@ def table_of_megascale() -> Iterator[Published]:
 
 
 def of_llama() -> Iterator[Published]:
-    """Table 4 with the third row's DP of 8, in steps of 16 M tokens. Gradients are divided, parameters not (section
-    3.3.2); attention keeps no probabilities."""
+    """Llama 3's table 4, in steps of 16 M tokens; DP is 8 in the third row. Gradients are divided, parameters not
+    (section 3.3.2); attention keeps no probabilities."""
     of = llama3.MODELS["llama3-405b"]
     model = Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, False, f=of.f)
     for run in llama3.TABLE_4:
@@ -110,7 +110,7 @@ def all_runs() -> list[Published]:
 
 
 def evaluate(run: Published, ceiling: float = CEILING) -> Row:
-    """What the model says of it; of what is not printed, the best."""
+    """What the model says of a run. If its choices are not printed: the best of them."""
     evaluator, at = Evaluator(run.wanted, replace(run.cluster, ceiling=ceiling)), run.choice
     if not run.open:
         return evaluator.row(at)
@@ -143,7 +143,7 @@ def fit() -> float:
 
 
 def ratio(run: Published, row: Row) -> float:
-    """The model's tokens a second to those that were measured."""
+    """The model's tokens a second, relative to those that were measured."""
     return run.seconds / row.seconds.step
 
 
@@ -159,7 +159,7 @@ class Stands(NamedTuple):
 
 
 def standing(wanted: Wanted, cluster: Cluster, choice: Choice, step: float) -> Stands:
-    """Search, and look for a row of this many seconds."""
+    """Search, and find the place of a step of this many seconds."""
     rows = search(wanted, cluster).rows
     faster = sum(row.seconds.step < step * (1 - 1e-9) for row in rows)
     return Stands(faster + 1, len(rows), any(row.choice == choice for row in rows))

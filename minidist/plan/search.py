@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "selective", "every:1")
 
 
 class Row(NamedTuple):
-    """A choice, evaluated."""
+    """A choice, with its memory and its speed."""
 
     choice: Choice
     held: Held  # of the fullest rank
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 class Found(NamedTuple):
     """What a search has found."""
 
-    rows: list[Row]  # that fit, the fastest first
+    rows: list[Row]  # those that fit, the fastest first
     left_out: Counter[str]  # how many do not, by reason
 
 
@@ -49,7 +49,7 @@ class Evaluator:
         self.flops = flops_a_token(wanted.model, wanted.context)
 
     def held(self, asked: Planned) -> Held:
-        """Of the fullest rank."""
+        """What the fullest rank holds."""
         return max(held(asked, self.memo), key=lambda rank: rank.total)
 
     def states(self, asked: Planned) -> float:
@@ -77,7 +77,7 @@ class Evaluator:
 
 def search(wanted: Wanted, cluster: Cluster) -> Found:
     """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger one is tried, but
-    all are counted. Of too many rows, only those within the first `LIMITS` that are enough."""
+    all are counted. If they are more than `MOST`, the first of `LIMITS` that leaves few enough applies."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
     possible = list(axes(wanted, cluster.ranks))
     hidden = [at for at in possible if not hides_nothing(wanted, cluster, at.cp)]
@@ -104,7 +104,7 @@ def search(wanted: Wanted, cluster: Cluster) -> Found:
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
-    """Of rows that differ in their chunks alone, the fastest."""
+    """The fastest of rows that differ only in schedule and chunks."""
     found: dict[Choice, Row] = {}
     for row in rows:
         found.setdefault(replace(row.choice, schedule="", chunks=0), row)
@@ -151,13 +151,13 @@ def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
 
 
 def families_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> Iterator[list[Choice]]:
-    """The same for these sizes of the axes."""
+    """The lists of choices for these sizes of the axes."""
     for (schedule, chunks), usable, (zero, hosts), ep, recompute in kinds_at(wanted, per_host, at, limits):
         yield [Choice(at.dp, at.tp, at.cp, at.pp, ep, schedule, chunks, zero, hosts, recompute, b) for b in usable]
 
 
 def count_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> int:
-    """How many choices that are."""
+    """The number of choices for these sizes of the axes."""
     return sum(len(usable) for _, usable, *_ in kinds_at(wanted, per_host, at, limits))
 
 
@@ -196,7 +196,7 @@ def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
 
 
 def shards(choice: Choice, per_host: int, schedule: str) -> Iterator[tuple[int, int]]:
-    """ZeRO's stage, and the hosts that hold a copy each."""
+    """The possible stages of ZeRO, each with the number of hosts that hold a copy of the states."""
     if choice.dp * choice.cp == 1:
         yield 0, 1
         return
@@ -210,13 +210,13 @@ def shards(choice: Choice, per_host: int, schedule: str) -> Iterator[tuple[int, 
 
 
 def expert_ranks(wanted: Wanted, choice: Choice, hosts: int) -> list[int]:
-    """P: of the ranks that divide model states, those that may divide the experts."""
+    """Possible P: how many of the ranks that divide model states divide the experts."""
     return divisors(math.gcd(wanted.model.experts or 1, choice.dp // hosts * choice.cp))
 
 
 @cache
 def divisors(n: int) -> list[int]:
-    """In ascending order."""
+    """All divisors of n, in ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
 

@@ -19,7 +19,7 @@ AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs aga
 
 
 def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
-    """The first rows, each with the chunks that are best; how many layouts fit, and why others do not."""
+    """The first rows, each with its best schedule and chunks; how many layouts fit, and why others do not."""
     yield HEAD + "  days" * bool(tokens)
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
@@ -30,7 +30,7 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
 
 
 def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
-    """One row."""
+    """A row of the table."""
     at, time = row.choice, row.seconds
     m, order = at.micro_batches(wanted.batch), SHORT.get(at.schedule, at.schedule).format(at.chunks)
     order = order if at.pp > 1 else "-"
@@ -112,7 +112,7 @@ SYMBOLS = (
 
 
 class Words(NamedTuple):
-    """What a figure is, its formula, and where that stands."""
+    """What a figure is, its formula, and the formula's source."""
 
     what: str
     formula: str
@@ -120,7 +120,7 @@ class Words(NamedTuple):
 
 
 def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
-    """Of each kind that a rank holds, by its name in `Held`."""
+    """The words for each kind of memory, by its name in `Held`."""
     g = at.dp // at.hosts * at.cp
     p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
     waiting = ("one's peak + those waiting", "Korthikanti §4")
@@ -204,7 +204,7 @@ def wrapped(text: str) -> str:
 
 
 def compared(rows: Sequence[Any]) -> Iterator[str]:
-    """A check: formula, counted, difference."""
+    """The table of a check: formula, counted, difference."""
     yield f"  {'bytes':24} {'formula':>16} {'counted':>16} {'difference':>12}"
     for row in rows:
         yield f"  {row.what:24} {row.formula:16,.0f} {row.counted:16,.0f} {row.difference:12,.0f}"

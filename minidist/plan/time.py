@@ -9,9 +9,9 @@ takes n-1 messages for a reduce-scatter or an all-gather (`papers/collectives.py
 
 The bubble is a share of the time that a stage works: PTD's (p-1)/(vm) (section 2.2), or another schedule's (`orders`).
 
-What overlap hides: of tensor messages nothing, because a layer waits for them, and nothing of tokens on their way to
-experts. Those of context ranks are hidden behind attention's core of the same layer (Ring Attention, section 3). Those
-of a pipeline are hidden behind other micro-batches, but not while it fills and drains. DualPipe hides tokens on their
+What overlap hides: no tensor messages, because a layer waits for them, and no tokens on their way to experts. Messages
+of context ranks are hidden behind attention's core of the same layer (Ring Attention, section 3). Messages of a
+pipeline are hidden behind other micro-batches, but not while it fills and drains. DualPipe hides tokens on their
 way behind the work that overlaps with them (DeepSeek-V3, section 3.2.1). Gradients are hidden behind the last backward,
 and parameters behind the first forward. With ZeRO-2 and 3 that is so in each micro-batch: the longer of the two counts
 (FSDP, section 3.3.2).
@@ -50,7 +50,7 @@ class Cluster:
 
 
 class Seconds(NamedTuple):
-    """A step on the slowest stage, by what it spends time on; of messages what nothing hides."""
+    """Seconds of a step on the slowest stage, by kind; messages count as far as nothing hides them."""
 
     work: float
     again: float  # what runs again
@@ -67,7 +67,7 @@ class Seconds(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Of a forward of one micro-batch on one rank of a stage; a backward has twice as many."""
+    """Operations in a forward of one micro-batch on one rank of a stage. A backward has twice as many."""
 
     layers: float
     core: float  # of these, attention's core
@@ -75,15 +75,15 @@ class Operations(NamedTuple):
 
 
 def flops_a_token(model: Model, s: int) -> float:
-    """Forward and backward, without what runs again: PaLM's 6N + 12LHQT (appendix B). N: what a token goes through,
-    without the embedding's table, which is read and not multiplied."""
+    """Operations of a token, forward and backward, without what runs again: PaLM's 6N + 12LHQT (appendix B). N: the
+    parameters that a token goes through, without the embedding's table, which is read and not multiplied."""
     table = 0 if model.tied else model.v * model.h
     positions = model.s * model.h if model.name == "gpt" else 0
     return palm.flops_a_token(model.active() - table - positions, model.layers, model.a, model.h // model.a, s)
 
 
 def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
-    """PaLM's count for the layers of a stage and its head, of b sequences, on one of tp·cp ranks."""
+    """PaLM's count for the layers and the head of a stage, for b sequences, on one of tp·cp ranks."""
     model, s = asked.model, asked.options.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
@@ -100,7 +100,7 @@ def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
 def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messages: float) -> float:
     """α for each message, and bytes over the slowest link."""
     near, size = on_a_host(asked.layout, axis, cluster.per_host), size_of(asked.layout, axis)
-    if axis == "experts":  # each sends as much to each other
+    if axis == "experts":  # each rank sends as much to every other one
         away = (size - near) / max(size - 1, 1)
         return messages * cluster.latency + nbytes * max((1 - away) / cluster.within, away / cluster.across)
     bandwidth = cluster.within if near >= size else min(cluster.within, near * cluster.across)
@@ -120,7 +120,7 @@ class Stage(NamedTuple):
 
 
 def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Seconds:
-    """Of a step, from one micro-batch on the slowest stage and what the data axis adds."""
+    """The seconds of a step, from those of one micro-batch on the slowest stage, and what the data axis adds."""
     at, o = asked.layout, asked.options
     m, p, v = at.micro_batches, at.pp, at.chunks
     through = asked.passes  # micro-batches through each chunk of a stage
@@ -135,7 +135,7 @@ def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Second
 
 
 def slowest(cluster: Cluster, asked: Asked) -> Stage:
-    """Of the stages that are asked about, the one that works longest."""
+    """The stage that works longest, of those that are asked about."""
     shares = shares_of(asked)
     along = within_layers(asked, shares)
     stages = (of_stage(cluster, asked, along, rank, share) for rank, share in enumerate(shares))
@@ -143,7 +143,7 @@ def slowest(cluster: Cluster, asked: Asked) -> Stage:
 
 
 def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share) -> Stage:
-    """Of the stage of an asked rank. along: the volumes of tensor, context and expert axis."""
+    """The seconds of an asked rank's stage. along: the volumes of the tensor, context and expert axes."""
     t, n, o = asked.layout.tp, asked.layout.cp, asked.options
     rate = cluster.flops * cluster.ceiling
     done = operations(asked, share.layers, share.head, share.b)
@@ -188,7 +188,7 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     if zero < 3:
         every = m if zero == 2 else 1
         return every * max(0.0, reduce - backward) + max(0.0, took["all-gather parameters"] - forward)
-    gather = took["all-gather forward"] / 2  # it is in the forward and in the backward
+    gather = took["all-gather forward"] / 2  # one half is in the forward, one in the backward
     again = took["all-gather again"]
     hosts = 0.0
     for volume in along["hosts"]:
@@ -199,6 +199,6 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
 
 
 def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
-    """What gradients of what two stages hold add to a step: the last backward hides them, as other gradients."""
+    """What gradients of parameters on two stages add to a step. The last backward hides them, as it hides others."""
     elements = (volume.width * max(volume.elements) for volume in along["tied"])
     return max(0.0, sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements) - stage.backward)

@@ -48,7 +48,7 @@ def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
 
 
 def within_layers(asked: Asked, shares: Sequence[Share]) -> dict[str, list[Volume]]:
-    """What layers wait for, or attention; and tokens on their way to experts. shares: of the asked ranks."""
+    """The volumes on the axes within layers: tensor, context, experts. shares: those of the asked ranks."""
     t = asked.layout.tp
     in_layers = [*layer_volumes(asked, t, shares), *end_volumes(asked, t, shares)] if t > 1 else []
     return {
@@ -59,8 +59,8 @@ def within_layers(asked: Asked, shares: Sequence[Share]) -> dict[str, list[Volum
 
 
 def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
-    """Gradients and parameters; those of experts apart, if ranks divide these. "tied": gradients of what two stages
-    hold: an embedding, or in a cross everything."""
+    """The volumes of gradients and parameters; those of experts are apart, if ranks divide the experts. "tied": the
+    gradients of parameters on two stages: of an embedding, or in a cross of everything."""
     of_all = data_volumes(asked, lambda of: of.among == dividing(asked))
     of_some = data_volumes(asked, lambda of: of.among < dividing(asked)) if asked.layout.ep > 1 else []
     return {
@@ -72,8 +72,8 @@ def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
 
 
 def sent(asked: Asked) -> dict[str, Sent]:
-    """By axis. "rest": norms, and gradients of what every tensor-parallel rank has; of these the formulas are of all
-    ranks together, and each rank has its share."""
+    """What each asked rank sends, by axis. "rest": norms, and gradients of what every tensor-parallel rank has. Their
+    formulas are for all ranks together; each rank gets its share."""
     found = {}
     for axis, of_axis in volumes_along(asked).items():
         phases = tuple(phase for volume in of_axis for phase in volume.phases)
@@ -91,7 +91,7 @@ def sent(asked: Asked) -> dict[str, Sent]:
 
 
 def size_of(layout: Layout, axis: str) -> int:
-    """The number of ranks in a group along an axis. Those that divide the sequences also divide model states."""
+    """The number of ranks in a group along an axis. Ranks that divide the sequences also divide model states."""
     sizes = {"tensor": layout.tp, "context": layout.cp, "pipeline": layout.pp, "hosts": layout.hosts}
     data = layout.shard * layout.cp
     sizes |= {"data": data, "experts": layout.ep, "copies": data // layout.ep, "tied": min(layout.pp, 2)}

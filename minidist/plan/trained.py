@@ -1,7 +1,7 @@
 """Published runs that trained a model, each by other people on other devices: OPT, BLOOM, GPT-NeoX, PaLM, DeepSeek-V3.
 
-What a report does not print is said here. The ceiling is that of SC 2021's table for all of them: also for a TPU v4,
-and for DeepSeek-V3, which multiplies in FP8, next to the peak of bfloat16.
+What a report does not print is said here. All have the ceiling of SC 2021's table: also the TPU v4, and
+DeepSeek-V3, which multiplies in FP8, here compared with the peak of bfloat16.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def bloom() -> Published:
 
 def opt() -> Published:
     """FSDP and tensor parallelism on 992 A100, in steps of 2 M tokens: 8 sequences for each of 124 data ranks. The
-    number of tensor ranks is not printed: those of a host."""
+    number of tensor ranks is not printed: here 8, as in a host."""
     wanted = Wanted("", gpt(96, 12_288, 96, 50_272), 124 * 8, 2048, "mixed", sequence=False)
     choice = Choice(124, 8, zero=3, recompute="every:1", rows=8)
     work = ptd.flops(wanted.batch, 96, 12_288, 50_272)
@@ -67,9 +67,9 @@ def neox() -> Published:
 
 
 def of_palm() -> Published:
-    """Two pods of TPU v4, each 12 tensor and 256 data ranks that divide everything (section 4). All heads share one key
-    here, which 12 ranks cannot divide: as many keys as ranks, heads as wide as a Llama's, and an MLP that is so much
-    narrower that the model has its 540.35 billion parameters. A pod is a host: 100 GB/s between its chips (assumed)."""
+    """Two pods of TPU v4, each 12 tensor and 256 data ranks that divide everything (section 4). PaLM's heads share one
+    key, which 12 ranks cannot divide. Here keys are as many as ranks, heads as wide as a Llama's, and the MLP is
+    narrower, so that the model has its 540.35 billion parameters. A pod is a host: 100 GB/s between chips (assumed)."""
     h, layers = palm.H, palm.LAYERS
     attention = 2 * h * h + 2 * h * (h // palm.HEADS * 12)
     f = round(((palm.parameters() - palm.V * h) / layers - attention) / (3 * h))
@@ -82,7 +82,7 @@ def of_palm() -> Published:
 
 def of_deepseek() -> Published:
     """Experts on 64 ranks, 16 stages, DualPipe, ZeRO-1 (section 3.2), in steps of 15,360 sequences (section 4.2). Its
-    sizes are `deepseek_v3.LIKE`; a micro-batch is not printed: a sequence."""
+    sizes are `deepseek_v3.LIKE`; the micro-batch is not printed: here one sequence."""
     of = deepseek_v3.LIKE
     model = Model("llama", of.v, 4096, of.h, of.layers, of.a, of.kv, False, of.experts, of.k, f=of.f)
     wanted = Wanted("", model, 15_360, 4096, "bf16")

@@ -1,8 +1,8 @@
 """A row as the configuration of another system: DeepSpeed's JSON, or Accelerate's YAML. Our command `explain` reads
 either back to the same bytes.
 
-Such a file says the data axis alone: ZeRO's stage, micro-batches, precision, and what runs again. It has no pipeline,
-and no tensor or context ranks. So the fastest row without these is the one that is written.
+Such a file has only the data axis: ZeRO's stage, micro-batches, precision, and what runs again. It has no pipeline,
+and no tensor or context ranks. So the fastest row without these is written.
 """
 
 import json
@@ -26,7 +26,7 @@ def sayable(found: Found, option: str, hybrid: bool) -> Row:
 
 
 def deepspeed(wanted: Wanted, choice: Choice) -> str:
-    """DeepSpeed's JSON. Nothing is left to its defaults that would change bytes."""
+    """DeepSpeed's JSON. It sets every option that changes bytes."""
     m = choice.micro_batches(wanted.batch)
     said: dict[str, Any] = {
         "train_batch_size": wanted.batch,
@@ -44,8 +44,8 @@ def deepspeed(wanted: Wanted, choice: Choice) -> str:
 
 
 def accelerate(wanted: Wanted, choice: Choice, per_host: int) -> str:
-    """Accelerate's YAML, with FSDP where that holds the same, otherwise with DeepSpeed (SHARD_GRAD_OP divides
-    parameters between steps, ZeRO-2 does not). It has no batch, which is the training program's."""
+    """Accelerate's YAML: with FSDP if that holds the same bytes, otherwise with DeepSpeed (SHARD_GRAD_OP divides
+    parameters between steps, ZeRO-2 does not). It has no batch: the training program sets it."""
     lines = [
         f"num_processes: {choice.ranks}",
         f"num_machines: {-(-choice.ranks // per_host)}",

@@ -52,7 +52,7 @@ def partition(
     plain pipeline, 1 each); otherwise the algorithm chooses the number of stages and the workers of each.
     """
     n = len(known.times)
-    allowed = {m: range(1, m + 1) for m in range(1, workers + 1)}  # workers of the last stage, of m in all
+    allowed = {m: range(1, m + 1) for m in range(1, workers + 1)}  # m workers in all -> those of the last stage
     if replicas is not None:
         ends = {sum(replicas[: s + 1]): count for s, count in enumerate(replicas)}
         allowed = {m: range(ends[m], ends[m] + 1) if m in ends else range(0) for m in allowed}

@@ -42,8 +42,8 @@ def write_order(instructions: Iterable[Instruction]) -> str:
 
 
 def read_order(line: str, at: Place) -> Instructions:
-    """The instructions of the stage at this place. Raises UsageError for a word that is none, for work that is there
-    twice, too early or not at all. What depends on other stages, only the clock can say."""
+    """The instructions of the stage at this place. Raises UsageError for a word that is no work, and for work that is
+    there twice, too early or not at all. Only the clock can check what depends on other stages."""
     stage, words = f"stage {at.stage + 1}", line.replace(",", " ").split()
     pieces = [[_piece(word, at, stage) for word in both_words.split("&")] for both_words in words]
     done, apart = set[Piece](), {(k, chunk) for (letter, k, chunk), *_ in pieces if letter == "W"}

@@ -45,7 +45,7 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     step, work = max(ends) - min(starts), busy[0]
     made, again = [work_claim(run, at)], set(runs_again(run, at))
     if again not in ({0.0}, {1.0}):
-        return made  # the papers' formulas are of stages that work equally long
+        return made  # the papers' formulas assume stages that work equally long
     if schedule == "naive":
         formula, expected = "(K-1)/K", gpipe.bubble(p, 1)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
@@ -63,14 +63,14 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
     if schedule in filling and m >= zero_bubble.fills(schedule, p):
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
-        expected = zero_bubble.idle(schedule, p, 1.0, 1.0 + again.pop(), 1.0)  # the forward again is of B
+        expected = zero_bubble.idle(schedule, p, 1.0, 1.0 + again.pop(), 1.0)  # the repeated forward is a part of B
         formula = f"(p-1)(F+B{filling[schedule]})"
         made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
     return made
 
 
 def work_claim(run: Run, at: Sequence[int]) -> Claim:
-    """How long each rank works: PTD's ideal time, with W apart."""
+    """How long each rank works: PTD's ideal time, with B and W apart."""
     pipe = run.layout
     o, again = run.options, runs_again(run, at)
     steps = 1 if SCHEDULES[pipe.schedule].flushes else len(run.loss)
@@ -97,19 +97,19 @@ def runs_again(run: Run, at: Sequence[int]) -> list[float]:
 def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Without a flush: which weights a gradient was computed with, and to which it was applied. at: each rank's stage.
 
-    A version is told by a fingerprint of the weights that a forward bound: it is the one that was the newest, with the
-    same fingerprint, by the number of updates before it; none is -1."""
+    A version is the number of updates before it. It is recognized by its fingerprint, taken when it was the newest: the
+    weights that a forward bound have the same. -1: no version has it."""
     pipe = run.layout
     schedule, n, m, updates = pipe.schedule, pipe.pp, pipe.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
     made = [work_claim(run, at)]
-    if (m == 1 or schedule == "2bw") and not pipe.replicas:  # of PipeDream's minibatches, an update for each
+    if (m == 1 or schedule == "2bw") and not pipe.replicas:  # PipeDream: an update for each minibatch
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
         delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
         found, promised, behind = [], [], []
         for stage, counts in zip(at, run.counted, strict=True):
             updates_made, of_rank = dict(counts["behind"]), []
-            for k, _, forward, *_ in reversed(counts["used"]):  # the last first: that is the one in the table
+            for k, _, forward, *_ in reversed(counts["used"]):  # the last one first, because the table shows it
                 promised.append(pipelines.version_used(schedule, n, stage, k, m))
                 same = [version for version, mark in enumerate(counts["marks"]) if mark == forward]
                 found.append(promised[-1] if promised[-1] in same else same[0] if same else -1)
@@ -184,7 +184,7 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
         versions = [len(set(pairs)) / len({chunk for chunk, _ in pairs}) for pairs in used]
         return [*made, on_each_rank(source, "weight versions", "1", 1, versions, "")]
     if pipe.replicas or (schedule != "2bw" and pipe.micro_batches > 1):
-        return made  # with an update for each of PipeDream's minibatches; for others the papers give no number
+        return made  # the papers give no number for replicas, or for several minibatches to an update
     most = min(updates + 1, pipelines.weight_versions(schedule, pipe.pp, 1))  # the first update leaves at most two
     promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in at]
     formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
@@ -232,7 +232,7 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     sent = [run.sent_by(rank) - control for rank, control in enumerate(run.sent_in("control"))]
     made.append(on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes"))
     arrives = sum(everything)
-    if not flushes:  # in the last step more backwards are left to the stage before than there were to the one after
+    if not flushes:  # in the last step, more backwards are left to a stage than to the stage after it
         left = [
             pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, i, pipe.micro_batches, len(run.loss)) for i in at
         ]
@@ -244,7 +244,7 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:
     """Activations and gradients that each rank sends in a step. each: by phase, the number of messages, each of b·s·h
-    elements. micro_batch: the bytes of the rank's part of one."""
+    elements. micro_batch: the bytes of each rank's part of a message."""
     pipe = run.layout
     made = []
     for phase, messages in each.items():

@@ -25,7 +25,7 @@ NOTES = {
 
 
 def heading(name: str, v: int) -> str:
-    """Of a schedule's picture."""
+    """The line above a schedule's picture."""
     return f"{name}  {SCHEDULES[name].paper}{NOTES[v > 1, SCHEDULES[name].shape]}"
 
 
@@ -38,7 +38,7 @@ def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tupl
 
 
 def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Place]:
-    """Of all workers. Raises UsageError if the schedule does not allow p and m."""
+    """The places of all workers. Raises UsageError if the schedule does not allow p and m."""
     schedule, asked = SCHEDULES[name], options.chunks if SCHEDULES[name].any_chunks else None
     v = chunks_of(name, asked)
     if p % schedule.stages_in:
@@ -49,18 +49,18 @@ def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Pl
         needs = f"a multiple of {multiple}" if m % multiple else f"at least {least}"
         raise UsageError(f"{name} needs {needs} for -m, not {m}: use -m {good}")
     contiguous = contiguous_of(name, p, m, options.contiguous if name == "llama3" else None)
-    # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
+    # Without a flush, enough for more than one screen: PipeDream updates after each micro-batch, 2BW after m.
     to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
     return schedule.places(p, to_update, v, updates, contiguous=contiguous)
 
 
 def chunks_at(place: Place) -> int:
-    """Chunks of a stage, each a v-th of its time. In a cross, a stage has one of each of two models."""
+    """The number of chunks of a stage, each a v-th of its time. In a cross, a stage has one of each of two models."""
     return 1 if place.shape == "cross" else place.chunks
 
 
 def costs_of(options: argparse.Namespace, v: int) -> tuple[dict[str, float], float]:
-    """Of a whole stage: a chunk takes them, and a message v times its time."""
+    """--costs, of a whole stage, for the clock. There a chunk takes them in full, and so a message v times its time."""
     if not options.costs:
         return UNIT_COSTS, 0.0
     costs = dict(zip(("F", "B", "W", "message", "F&B"), options.costs, strict=False))
@@ -108,7 +108,7 @@ def draw(options: argparse.Namespace) -> int:
 
 
 def figures(timelines: Sequence[Timeline], v: int) -> dict[str, Any]:
-    """Of a step: its time, the part of it that stages idle, and chunks in flight on each stage."""
+    """A step's time, the part of it that stages idle, and the most chunks in flight on each stage."""
     time = max(timeline.end for timeline in timelines)
     flying = [in_flight(timeline) for timeline in timelines]
     return {"time": time / v, "idle": idle_part(timelines, time), "in_flight": flying}

@@ -18,7 +18,7 @@ BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 2
 
 
 def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
-    """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit.
+    """A layout of stages, chunks and micro-batches, given or by default. Raises UsageError if they do not fit.
 
     sharing: how many such pipelines share each micro-batch.
     """
@@ -67,13 +67,13 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
 
 @cache
 def divisors(n: int) -> list[int]:
-    """In ascending order."""
+    """All divisors of n, in ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
 
 
 def cut(layout: Layout, options: argparse.Namespace, units: list[Unit], itemsize: int) -> Layout:
-    """With the units that each chunk has, so that chunks are balanced."""
+    """The layout with the units of each chunk, cut so that chunks are balanced."""
     known = balance.profile(units, options.batch // layout.micro_batches, options.context, itemsize)
     replicas = layout.replicas or (1,) * (layout.pp * layout.chunks)
     _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)

@@ -21,11 +21,11 @@ from minidist.pp.instructions import Instructions, Place, Step, Weight, backward
 
 def zb_v(at: Place) -> Instructions:
     """ZB-V: as many micro-batches in flight as with 1F1B, and no bubble if F, B and W take the same time (Qi et al.
-    2024, arXiv 2405.15362). With fewer than 2p - 1 micro-batches it is what is left of the schedule for that many."""
+    2024, arXiv 2405.15362). With fewer than 2p - 1 micro-batches, it is the order for 2p - 1 without the rest."""
     m, p, r, done = max(at.micro_batches, 2 * at.stages - 1), at.stages, at.stage, Counter[str]()
 
     def take(*work: str) -> Instructions:
-        """The next of each, if there is one."""
+        """The next piece of each kind of work, if there is one."""
         for name in work:
             if (k := done[name]) < m:
                 done[name] += 1
@@ -43,7 +43,7 @@ def zb_v(at: Place) -> Instructions:
 
 
 def perform(at: Place, name: str, k: int) -> Instructions:
-    """One piece of work by its name, of a micro-batch that there is."""
+    """One piece of work by its name; nothing, if there is no micro-batch k."""
     chunk = int(name[1])
     if k < at.micro_batches:
         match name[0]:
@@ -67,8 +67,8 @@ def v_min(at: Place) -> Instructions:
 
 def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
     """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces
-    of work, each for another micro-batch. The idea is the paper's; the numbers are derived here. A worker holds as many
-    chunks as the pattern, from F to W, is long, divided by six.
+    of work, each for another micro-batch. The idea is the paper's; the numbers are derived here. A worker holds as
+    many chunks as a sixth of the pattern's length, from F to W.
 
     delays: slots from worker to worker, of F0, F1, B1 and B0. turns: slots from one of them to the next, on the worker
     where the direction turns. On each worker the four fall into different slots of six, whatever p is; W1 and W0 take
@@ -99,14 +99,14 @@ def dualpipe(at: Place) -> Instructions:
 
 
 def dualpipe_v(at: Place) -> Instructions:
-    """DualPipeV: the same order in a V, so without the second copy. Its PP are the model's 2p parts; m is at least
-    2p."""
+    """DualPipeV: DualPipe's order in a V, and so without the second copy. Its PP are the model's 2p parts; m is at
+    least 2p."""
     return _dual(at, at.stages, at.stage, at.micro_batches, lambda way, i: (i, way))
 
 
 def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], tuple[int, int]]) -> Instructions:
-    """The near-th worker from the outer end of a half of the pipeline; m micro-batches come from that end (way 0), and
-    m from the other (way 1). named: the micro-batch and the chunk of the i-th in a way."""
+    """The order of the near-th worker from the outer end of its half of the pipeline. Way 0 has m
+    micro-batches from that end, and way 1 has m from the other. named: micro-batch and chunk of the i-th of a way."""
     middle, taken, waiting = near == half - 1, Counter[str](), deque[Weight]()
 
     def take(letter: str, way: int) -> tuple[int, int]:
@@ -136,7 +136,7 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
         yield waiting.popleft()
         yield from f(1)
     for i in range(m - 2 * half + near + 1):
-        if i == 0 and middle:  # apart: what would overlap needs more time than the first of them alone
+        if i == 0 and middle:  # apart: the forward alone ends earlier than both together
             yield from f(0)
             yield from b(1)
         else:

@@ -6,7 +6,7 @@ from minidist.passes import Passage
 
 
 class InFlight:
-    """The rows of micro-batch k; by chunk, what a forward leaves for its backward; and what is sent or received."""
+    """For each micro-batch k its rows; by chunk, what a forward leaves for its backward; and messages."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
@@ -15,7 +15,7 @@ class InFlight:
         self.most = {"in_flight": 0, "with_activations": 0}  # at a time
 
     def leave(self, k: int, chunk: int, version: int, passages: list[Passage]) -> None:
-        """A forward has run, with this version of the weights."""
+        """Keep what a forward leaves, and the version of the weights that it used."""
         self.left[k, chunk] = version, passages
         self.most["in_flight"] = max(self.most["in_flight"], len(self.left))
 
@@ -27,8 +27,8 @@ class InFlight:
         return version, passages
 
     def finish(self, k: int, chunk: int) -> list[Passage]:
-        """What is left for the gradients of matrices, its last use. When no other chunk has anything left, the rows of
-        the micro-batch are not needed any more: all forwards of a rank come before its first backward."""
+        """Take what the forward has left; its last use is for gradients of matrices. When no other chunk has anything
+        left, the rows of the micro-batch are dropped: all forwards of a rank come before its first backward."""
         _, passages = self.left.pop((k, chunk))
         if not any(k == other for other, _ in self.left):
             del self.batches[k]

@@ -83,7 +83,7 @@ Instructions = Iterator[Instruction]
 
 
 def name_of(instruction: Instruction) -> str:
-    """As the papers draw it: F3 is micro-batch 3's forward."""
+    """An instruction as the papers draw it: F3 is micro-batch 3's forward."""
     match instruction:
         case Step():
             return "update"
@@ -96,7 +96,7 @@ def name_of(instruction: Instruction) -> str:
 
 
 def name_of_work(letter: str, micro_batch: int, chunk: int) -> str:
-    """Letter and micro-batch, counted from 1. Of a second chunk the letter is small; from the third on, the chunk's
+    """Letter and micro-batch, counted from 1. A second chunk has a small letter; from the third on, the chunk's
     number follows: f3.3."""
     return f"{letter.lower() if chunk else letter}{micro_batch + 1}" + (f".{chunk + 1}" if chunk > 1 else "")
 
@@ -106,12 +106,12 @@ def name_of_work(letter: str, micro_batch: int, chunk: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place in the pipeline. Its chunks, and those of the other workers, make rows, and rows make the model.
-    The shape says how:
+    """A worker's place in the pipeline. One chunk of each worker makes a row, and the rows make the model. The shape
+    says how:
 
     loop     each row runs from the first stage to the last: chunk c of stage s is part c·p + s of the model's v·p
     v        every second row runs back: the model turns around on the last stage, and ends on the stage where it began
-    cross    each row is a whole model, and the second one runs back: of either model a worker has one stage. Chunk 0
+    cross    each row is a whole model, and the second one runs back: a worker has one stage of each model. Chunk 0
              has the micro-batches with even numbers, chunk 1 those with odd numbers
     """
 
@@ -132,12 +132,12 @@ class Place:
 
     @property
     def copies(self) -> int:
-        """The number of workers that have the same part of the model, and each its share of the micro-batches."""
+        """The number of workers that have the same part of the model, and share the micro-batches."""
         return 2 if self.shape == "cross" else self.workers(self.stage)
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """The part of the model that each chunk is. Each message is asked for it, so it is worked out once."""
+        """The part of the model that each chunk is. Every message needs it, so it is computed once."""
         rows = (0 if self.shape == "cross" else chunk for chunk in range(self.chunks))
         return tuple(row * self.stages + self.turned(chunk, self.stage) for chunk, row in enumerate(rows))
 
@@ -147,7 +147,7 @@ class Place:
         return self.turned(chunk if self.shape == "cross" else row, stage)
 
     def turned(self, row: int, stage: int) -> int:
-        """In a row that runs back, stages count from the end."""
+        """The stage, counted from the end if the row runs back."""
         return self.stages - 1 - stage if row % 2 and self.shape != "loop" else stage
 
     def is_first(self, chunk: int) -> bool:
@@ -160,7 +160,7 @@ class Place:
         return self.replicas[stage] if self.replicas else 1
 
     def boundary(self, message: Send | Receive) -> int:
-        """Between which parts of the model a message goes: boundary b is that of parts b and b + 1."""
+        """The boundary of the model that a message crosses: b is between the parts b and b + 1."""
         outgoing = isinstance(message, Send) == (message.what == ACTIVATION)
         return self.positions[message.chunk] - (0 if outgoing else 1)
 
@@ -210,7 +210,7 @@ def backward(at: Place, k: int, chunk: int = 0, weight: bool = True) -> Instruct
 
 
 def both(at: Place, ahead: tuple[int, int], back: tuple[int, int]) -> Instructions:
-    """A forward that overlaps with a backward: first they wait for messages, and in the end send theirs. ahead, back:
+    """A forward that overlaps with a backward: first both wait for messages, and at the end both send. ahead, back:
     micro-batch and chunk of each."""
     around = [*forward(at, *ahead), *backward(at, *back)]
     yield from (message for message in around if isinstance(message, Receive))

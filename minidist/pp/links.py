@@ -1,4 +1,4 @@
-"""What crosses from stage to stage, over ranks: tensors as payload, in phases "activations" and "gradients"."""
+"""Messages from stage to stage, between ranks: tensors as payload, in phases "activations" and "gradients"."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ class Links:
     """One worker's messages to and from its neighbor stages. Sending does not wait."""
 
     def __init__(self, at: Place, comm: Comm) -> None:
-        # As stamps (`minidist/pp/watch.py`): a communicator for each kind, because two stages may be each other's next.
+        # A communicator for each kind, as for stamps (`minidist/pp/watch.py`): two stages may be each other's next.
         self.at, self.comms = at, {what: comm.split(0) for what in (ACTIVATION, GRADIENT)}
         self.requests: list[Request] = []
         self.to_itself: dict[tuple[str, int, int], Array] = {}  # from chunk to chunk of one rank

@@ -57,7 +57,7 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
     """The share of the work that a stage has, for micro-batches of b sequences."""
     pipe = asked.layout
     o, head = asked.options, asked.options.layers + 1
-    through = stage_parts(pipe, stage)[: None if pipelines.copies(pipe.schedule) == 1 else 1]  # by a micro-batch
+    through = stage_parts(pipe, stage)[: None if pipelines.copies(pipe.schedule) == 1 else 1]  # a micro-batch's
     own = {unit for part in through for unit in part}
     again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in through)
     return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
@@ -72,8 +72,8 @@ def most_in_flight(asked: Asked, stage: int) -> int:
 
 
 def has_no_formula(pipe: Layout) -> bool:
-    """Whether no formula gives the bytes of activations: chunks differ in size; what waits for W alone has dropped some
-    of what it kept."""
+    """Whether no formula gives the bytes of activations: if chunks differ in size, or if what waits for W alone has
+    dropped a part of what it kept."""
     schedule = SCHEDULES[pipe.schedule]
     return pipe.chunks > 1 or not schedule.flushes or schedule.splits or pipe.schedule in pipelines.CROSSED
 

@@ -15,8 +15,8 @@ def chunks_of(name: str, asked: int | None) -> int:
 
 
 def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:
-    """Llama 3's N: any number from p to m of which nothing is left of m, or a group of p or more, as in Megatron-LM; by
-    default the first above p. 0 for other schedules. Raises UsageError if it cannot be."""
+    """Llama 3's N: any number from p to m that leaves no rest of m, or a rest of p or more, as in Megatron-LM; by
+    default the first above p. 0 for other schedules. Raises UsageError for an impossible number."""
     if name != "llama3":
         if asked:
             raise UsageError(f"--contiguous is of llama3, not of {name}: leave it out, or use --schedule llama3")

@@ -56,7 +56,7 @@ def interleaved(at: Place) -> Instructions:
 
 
 def llama3(at: Place) -> Instructions:
-    """The same with groups of any size N from p (depth first) to m (breadth first); what is left at the end is a group
+    """`interleaved` with groups of any size N from p (depth first) to m (breadth first). A rest at the end is a group
     of its own, of p or more (Llama 3, 3.3.2; Megatron-LM's `microbatch_group_size_per_vp_stage`)."""
     return _in_groups(at, at.contiguous or at.stages)
 
@@ -127,12 +127,12 @@ def pipedream(at: Place) -> Instructions:
 
 
 def vertical_sync(at: Place) -> Instructions:
-    """PipeDream with vertical sync: on all stages the weights that the input stage took (PDS 3.3)."""
+    """PipeDream with vertical sync: all stages use the weights that the input stage took (PDS 3.3)."""
     return _without_flush(at, lambda k: at.newest(0, k))
 
 
 def two_bw(at: Place) -> Instructions:
-    """PipeDream-2BW: a version for m micro-batches; those of one update use what the last but one made (2BW 3.1)."""
+    """PipeDream-2BW: a version for each m micro-batches, which use what the last update but one made (2BW 3.1)."""
     return _without_flush(at, lambda k: max(k // at.micro_batches - 1, 0))
 
 
@@ -162,7 +162,7 @@ class Schedule:
     flushes: bool = True
     splits: bool = False  # whether W comes later than B
     shape: str = "loop"  # of its places
-    chunks: int = 1  # of a stage; of 2 or more in a loop, the user may take another number
+    chunks: int = 1  # of a stage; if 2 or more in a loop, the user may take another number
     # What p and m must be: p and m multiples of something, and m at least something.
     stages_in: int = 1
     micro_batches_in: Callable[[int], int] = lambda p: 1

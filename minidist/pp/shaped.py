@@ -24,8 +24,8 @@ def stage_parts(pipe: Layout, stage: int) -> list[range]:
 
 
 def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[float]) -> list[Claim]:
-    """How much longer than its work a step takes, in the times of a chunk, if a stage has several. own: the same of
-    each stage's own time. again: the forwards that run once more. Most formulas assume that there are none."""
+    """How long stages idle in a step, in the times of a chunk if a stage has several. own: the same of each stage's own
+    time, first to last work. again: the forwards that run once more. Most formulas assume that there are none."""
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
     if not pipelines.filled(schedule, p, m):
         return []
@@ -48,9 +48,9 @@ def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[floa
 
 
 def shared_elements(pipe: Layout, units: Sequence[int], at: Sequence[int]) -> list[int]:
-    """Elements that each rank sends to sum gradients that several ranks have: crossed, of all that the two workers with
-    the same stages have. Folded, none: both ends of the model are on the first stage. units: their parameters. at: each
-    rank's stage."""
+    """Elements that each rank sends to sum gradients that several ranks have. In a cross, two workers with the same
+    stages sum all of theirs. In a V, none: both ends of the model are on the first stage. units: their parameters. at:
+    each rank's stage."""
     if pipe.schedule in pipelines.FOLDED:
         return [0] * len(at)
     own = [[unit for part in stage_parts(pipe, stage) for unit in part] for stage in at]

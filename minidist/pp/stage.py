@@ -20,7 +20,7 @@ class Stage:
 
     @property
     def units(self) -> list[Unit]:
-        """In the model's order, so that two workers with the same units have them in the same order."""
+        """All units in the model's order, so that two workers with the same units have them in the same order."""
         rows = sorted(range(len(self.chunks)), key=self.at.positions.__getitem__)
         return [unit for row in rows for unit in self.chunks[row]]
 
@@ -39,7 +39,7 @@ def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, p
     crossed, ends = at.shape == "cross", {at.holder(0, 0), at.holder(at.parts - 1, 0)}
     pair = min(at.stage, at.stages - 1 - at.stage)
     sharers = pipe.split(at.stage if at.replicas else pair if crossed else int(at.stage in ends))
-    own = [flat for unit in (chunks[0] if crossed else stage.units) for flat in unit.flats]  # each is some chunk 0's
+    own = [flat for unit in (chunks[0] if crossed else stage.units) for flat in unit.flats]  # each is in one chunk 0
     for flat in flats_of(stage.units):
         if at.copies > 1 or at.replicas or (flat in head.reads and flat not in head.flats and len(ends) > 1):
             flat.sum_over["shared gradients"] = sharers

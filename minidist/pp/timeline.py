@@ -30,7 +30,7 @@ class Span:
 
     @property
     def label(self) -> str:
-        """As it is drawn: letter, and last digit of the micro-batch, counted from 1; small for later chunks."""
+        """The span as drawn: letter, and last digit of the micro-batch, counted from 1; small for later chunks."""
         parts = [("F", self.micro_batch, self.chunk), ("B", *self.along)] if self.along else []
         parts = parts or [(self.letter, self.micro_batch, self.chunk)]
         return "&".join(f"{x.lower() if chunk else x}{(k + 1) % 10}" for x, k, chunk in parts)
@@ -124,7 +124,7 @@ def in_flight(timeline: Timeline) -> int:
 
 
 def idle_part(timelines: Sequence[Timeline], time: float) -> float:
-    """The part of `time` that stages idle, their mean: in an order by hand, one may have more work than another."""
+    """The part of `time` that stages idle, on average: in an order by hand, one may have more work than another."""
     return 1 - sum(timeline.busy for timeline in timelines) / (time * len(timelines))
 
 
@@ -136,8 +136,8 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
 
 
 def tell_idle(timelines: Sequence[Timeline]) -> str:
-    """Of a whole step; and of a stage's own time, between its first and its last work, if no stage works that long:
-    ZB-H2's "zero bubble" is of that."""
+    """The idle part of a whole step; and of a stage's own time, between its first and its last work, if that is shorter
+    on all stages: ZB-H2 has "zero bubble" in it."""
     step = max(timeline.end for timeline in timelines)
     longest = max(timeline.end - timeline.start for timeline in timelines)
     own = f" (of a stage's own time, {idle_part(timelines, longest):.1%})" if longest < step else ""

@@ -16,16 +16,16 @@ from minidist.nn.tensor import Array
 
 
 class Versions:
-    """A version is named by the number of updates that have made it, since the stream began."""
+    """The versions of a stage's weights, each named by the number of updates before it, since the stream began."""
 
     def __init__(self, flats: Sequence[Flat], widened: Callable[[Array], Array], pool: Pool) -> None:
-        """widened: what is stored, as parameters are bound to it."""
+        """widened: turns a stored array into the one that parameters are bound to."""
         self.flats, self.widened, self.pool, self.made = flats, widened, pool, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
         self.marks: list[int] = []  # a fingerprint of each version, when it was new
 
     def restart(self) -> None:
-        """A new stream begins, with the newest weights as its first version."""
+        """Begin a new stream: the newest weights are its first version."""
         self.made, self.stash, self.marks = 0, {}, []
         self.mark()
 
@@ -42,13 +42,13 @@ class Versions:
                 flat.param = param
 
     def keep(self, oldest: int) -> None:
-        """Before an update: keep none before `oldest`, and this one if a micro-batch may still ask for it."""
+        """Before an update: drop versions before `oldest`, and keep this one if a micro-batch may still ask for it."""
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
         if self.made >= oldest:  # after unneeded versions are dropped, so that there is never one more
             self.stash[self.made] = [self.pool.hold("stash", flat.param.copy()) for flat in self.flats]
 
     def updated(self) -> None:
-        """After an update."""
+        """After an update: count it, and mark the new version."""
         self.made += 1
         self.mark()
 
@@ -62,7 +62,7 @@ class Used:
     fingerprints, not what a schedule says."""
 
     def __init__(self) -> None:
-        self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> of its forward, of its backward
+        self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> its forward's fingerprint, its backward's
         self.behind: dict[int, int] = {}  # by micro-batch: updates made when its gradient was complete
 
     @contextmanager
@@ -75,7 +75,7 @@ class Used:
         self.by.setdefault((k, chunk), []).append(sum(sum(flat.seen or ()) for flat in flats))
 
     def counted(self) -> dict[str, Any]:
-        """For the claims, and as JSON can write it."""
+        """What claims need, in a form that JSON can write."""
         return {
             "used": [[*key, *prints] for key, prints in sorted(self.by.items())],
             "behind": sorted(self.behind.items()),

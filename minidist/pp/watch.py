@@ -30,7 +30,7 @@ from minidist.pp.timeline import Mail, Span, Timeline
 if TYPE_CHECKING:  # a plan draws schedules without NumPy
     from minidist.mpi.comm import Comm
 
-# And R: forwards once more, for one; F&B: a forward and a whole backward that overlap, if they take less than both.
+# Also R: a forward that runs again; F&B: a forward and a whole backward that overlap, if they take less than both.
 UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
 
 
@@ -50,10 +50,10 @@ class Watch:
         self.clock = Clock(latency)
         replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
         self.timeline = Timeline(f"stage {at.stage + 1}{replica}")
-        self.versions: dict[tuple[int, int], int] = {}  # (micro-batch, chunk) -> that of the weights its forward used
+        self.versions: dict[tuple[int, int], int] = {}  # (micro-batch, chunk) -> version that its forward used
 
     def see(self, instruction: Instruction) -> None:
-        """The worker has performed it."""
+        """Note an instruction that the worker has performed."""
         match instruction:
             case Send():
                 self.stamps.send(instruction, self.clock.now)
@@ -61,7 +61,7 @@ class Watch:
                     self._note(instruction)
             case Receive():
                 sent = self.stamps.receive(instruction)
-                if self._crosses(instruction):  # what a stage gives itself was made in its own past
+                if self._crosses(instruction):  # a stage's message to itself is from its own past
                     self.clock.receive(sent)
                     self._note(instruction)
             case Forward(k, chunk, version):
@@ -92,12 +92,12 @@ class Watch:
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
 
     def _crosses(self, message: Send | Receive) -> bool:
-        """To another stage; what goes from chunk to chunk of the same stage is no message."""
+        """Whether it goes to another stage: from chunk to chunk of the same stage, nothing is sent."""
         return self.at.far_stage(message) != self.at.stage
 
 
 class OverRanks:
-    """Each worker is a rank."""
+    """Stamps between workers that are ranks."""
 
     def __init__(self, at: Place, comm: Comm) -> None:
         # Stamps of one kind between two ranks arrive in the order in which they are waited for; those of both kinds

@@ -91,18 +91,18 @@ def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     options = job.options
     if (
         options.dropout > 0 or job.layout.cp > 1 or options.device_memory is not None
-    ):  # which may have no room for more than the training
+    ):  # a limited device may have no room for one more forward
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
     return {"layer_activations_with_dropout": engine.count_layer_bytes(x, y, PAPERS_DROPOUT)}
 
 
 def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
-    """What layers keep for their backward, after a forward: in this training, and with the papers' dropout. And in this
-    training the most that they ever have."""
+    """What layers keep for their backward after a forward, in this training and with the papers' dropout; and the most
+    that they ever keep in this training."""
     options, recompute, n, made = run.options, run.options.recompute, run.options.layers, []
     p, sequence, dropout = run.bytes.stored, run.options.sequence_parallel, run.options.dropout > 0
-    apiece = chen.after_forward(recompute, n) in (chen.Kept(0, n), chen.Kept(n, 0))  # the same of each layer
+    apiece = chen.after_forward(recompute, n) in (chen.Kept(0, n), chen.Kept(n, 0))  # each layer keeps the same
     own = "a layer keeps" if apiece else "layers keep", "layer_activations", dropout
     papers = f"with dropout {PAPERS_DROPOUT}", "layer_activations_with_dropout", True
     for name, kind, masks in (own, papers):
@@ -125,7 +125,7 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 
 
 class Volume(NamedTuple):
-    """How many elements of `width` bytes each rank is to send in some phases, at each of `times` in a step."""
+    """How many elements of `width` bytes each rank is to send in some phases, each of `times` times in a step."""
 
     source: str
     name: str
@@ -137,7 +137,7 @@ class Volume(NamedTuple):
 
     def claim(self, run: Run) -> Claim:
         counted = [nbytes / self.width / self.times for nbytes in run.sent_in(*self.phases)]
-        order = sorted(range(run.ranks), key=lambda rank: -self.elements[rank])  # the table shows who sends most
+        order = sorted(range(run.ranks), key=lambda rank: -self.elements[rank])  # so the table shows the most
         expected, counted = [self.elements[rank] for rank in order], [counted[rank] for rank in order]
         return on_each_rank(self.source, self.name, self.formula, expected, counted, "elements")
 
@@ -146,7 +146,7 @@ WHOLES = ("all-reduce forward", "all-reduce backward")
 GATHERS = ("all-gather forward", "all-gather backward")
 SCATTERS = ("reduce-scatter forward", "reduce-scatter backward")
 TENSOR_NORM = "tensor norm"
-SHARD_GRADIENTS = "shard gradients"  # of what is not cut: a rank has those of its positions
+SHARD_GRADIENTS = "shard gradients"  # of parameters that are not cut: a rank has those from its positions
 
 
 def phases(where: str, *names: str) -> list[str]:
@@ -160,7 +160,7 @@ def all_reduces(run: Asked, times: Sequence[int], sizes: Sequence[int]) -> list[
 
 
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
-    """How often l layers call for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
+    """The number of collectives of l layers in a micro-batch: an all-reduce is 2(t-1) messages, half of one t-1."""
     options = run.options
     log = options.recompute == "log"  # layers that run again repeat the forward's two: r with log, otherwise all l
     times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
@@ -168,7 +168,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     if options.sequence_parallel:
         kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
     source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
-    gates = run.model.experts > 0 and not options.sequence_parallel  # which gathers logits instead
+    gates = run.model.experts > 0 and not options.sequence_parallel  # sequence parallelism gathers logits instead
     times = times.replace("4l", "5l").replace("6l", "7l") if gates else times
     expected = [(4 + gates) * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
@@ -180,7 +180,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 
 
 def layer_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
-    """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
+    """What a rank's l layers send for one micro-batch, in elements."""
     options, p = run.options, run.bytes.stored
     passes, layers, bsh = run.passes, [share.layers for share in shares], elements(run, shares)
     number = [4 * share.layers + 2 * share.layers_again for share in shares]
@@ -213,12 +213,12 @@ def layer_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
 
 
 def end_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
-    """The embedding, the head and the loss, one micro-batch."""
+    """What the embedding, the head and the loss send for one micro-batch, in elements."""
     options, p, times = run.options, run.bytes.stored, run.passes
     bsh, bs = elements(run, shares), [share.tokens(options.context) for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
-    # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
-    # each end the two halves of one. What runs again are forwards.
+    # Without sequence parallelism, g's all-reduce after the embedding and f's in the head's backward; with it, for
+    # each end the two halves of one. Only forwards run again.
     if options.sequence_parallel:
         halves = [(share.embedding + share.head) * (2 + share.ends_again) for share in shares]
         sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]
@@ -241,13 +241,13 @@ def end_volumes(run: Asked, t: int, shares: Sequence[Share]) -> list[Volume]:
 
 
 def elements(run: Asked, shares: Sequence[Share]) -> list[int]:
-    """b·s·h: what lies between two units, of the sequences of each rank."""
+    """b·s·h: the elements between two units, for the sequences of each rank."""
     return [share.tokens(run.options.context) * run.options.width for share in shares]
 
 
 def replicated_bytes(run: Asked, t: int, copies: int = 1, shards: int = 1) -> int:
-    """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
-    `shards` ranks can divide it. copies: the number of groups of t ranks that each do this."""
+    """Bytes that all ranks send to sum the gradients of what every rank has, with sequence parallelism. It is padded so
+    that `shards` ranks can divide it. copies: the number of groups of t ranks that each do this."""
     if not run.options.sequence_parallel:
         return 0
     padded = [models.padded(whole, shards) for _, whole in run.model.without_experts(t)[0]]
@@ -257,10 +257,10 @@ def replicated_bytes(run: Asked, t: int, copies: int = 1, shards: int = 1) -> in
 def total_claims(
     run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int]], stamps: int = 0
 ) -> list[Claim]:
-    """By all ranks together: what the papers leave out, `beside` it; and that nothing else was sent.
+    """Claims on all ranks together: what the papers leave out (`beside`), and that nothing else was sent.
 
     `beside`: other phases -> formula, bytes.
-    stamps: messages whose time is sent on the control channel. Control may send nothing else."""
+    stamps: messages whose time is sent on the control channel, which may carry nothing else."""
     claims = [
         Claim("in addition", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
         for phase, (formula, promised) in beside.items()

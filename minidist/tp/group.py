@@ -18,7 +18,7 @@ class Group:
     comm: Comm
     wire: type[np.generic]  # activations travel as they are stored
     sequence: bool = False  # outside of the cut layers a rank has its shard of x, instead of a copy of x
-    where: str = "layers"  # how the traffic is counted
+    where: str = "layers"  # the name under which traffic is counted
 
     @property
     def positions(self) -> tuple[int, int]:
@@ -38,7 +38,7 @@ class Group:
         return self.from_wire(shard, x)
 
     def all_gather(self, x: Array, when: str) -> Array:
-        """Everyone's shard in its place: (B, T/t, C) -> (B, T, C)."""
+        """The shards of all ranks, each in its place: (B, T/t, C) -> (B, T, C)."""
         with self.comm.phase(f"{self.where}: all-gather {when}"):
             whole = ring.all_gather(self.comm, self.to_wire(x), x.size * self.comm.size)
         return self.from_wire(whole, x)
@@ -48,7 +48,7 @@ class Group:
         return x.astype(self.wire, copy=False).transpose(1, 0, 2).reshape(-1)
 
     def from_wire(self, flat: Array, like: Array) -> Array:
-        """The way back, for any T."""
+        """The way back from `to_wire`, for any T."""
         return np.ascontiguousarray(flat.reshape(-1, len(like), like.shape[-1]).transpose(1, 0, 2), like.dtype)
 
     def slice(self, parameter: Parameter, axis: int, *sections: int) -> Parameter:
@@ -65,10 +65,10 @@ def cut_places(sections: Sequence[int], ranks: int) -> list[Array]:
 
 
 class Sliced(Parameter):
-    """This rank's part of a parameter along one axis. It starts as that part of the whole would, drawn as a whole.
+    """This rank's part of a parameter along one axis. The whole is drawn, and this part of it taken.
 
-    sections: what lies on the axis, one after another, of each of which a rank has an equal share. They may go beyond
-    the whole's end (a padded vocabulary); what is there starts at zero, and is left out when the parts are joined.
+    sections: the sizes of what lies on the axis, one after another. A rank has an equal share of each. They may go
+    beyond the whole's end (a padded vocabulary); the padding starts at zero, and is left out when parts are joined.
     """
 
     group = "cut"

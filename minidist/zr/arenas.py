@@ -1,4 +1,4 @@
-"""Addresses for the arrays that a rank holds, if they are asked for, and the picture."""
+"""--arena-plot: addresses for the arrays that a rank holds, and a picture of them."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
     try:
         device.give_addresses(arena)
         yield
-    except OutOfMemory as error:  # on every rank at the same array: all hold the same, of the same sizes
+    except OutOfMemory as error:  # every rank fails at the same array: all hold arrays of the same sizes
         failed = str(error)
         raise
     finally:
@@ -30,4 +30,4 @@ def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
             picture = plot.draw_arena(arena, failed, plot.format_of(options.arena_plot))
             write_output(options.arena_plot, picture)
         if failed:
-            comm.barrier()  # until it is drawn: the first rank to fail ends the others
+            comm.barrier()  # wait for the picture: the first rank to fail ends the others

@@ -129,8 +129,8 @@ def checkpoints_pass(run: Run) -> Claim:
 
 
 def buffers(run: Run) -> list[Claim]:
-    """B elements, or all gradients if they are fewer. If a rank has only its shard of gradients (stage 2), the gradient
-    that embedding and head share also waits for its second part."""
+    """The buffer: B elements, or all gradients if they are fewer. If a rank has only its shard of gradients (stage 2),
+    the gradient that embedding and head share also waits for its second part."""
     p, d, stage = run.bytes.stored, run.layout.dp, run.options.zero
     ranks = range(run.ranks)
     waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
@@ -204,7 +204,7 @@ def needs(asked: Asked) -> list[Needs]:
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
     layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)
-    # A layer also keeps its input: another copy of the checkpoint, or the checkpoint itself, or it has been freed.
+    # A layer also keeps its input: a copy, unless it is the checkpoint itself, or the checkpoint has been freed.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
     for rank, psi in enumerate(stored_parameters(asked)):

@@ -105,7 +105,7 @@ def parameters(job: Job, ranks: int, layers: int) -> int:
 
 
 def at_most(layers: int) -> str:
-    """A number that a search has found."""
+    """The number of layers that a search has found, in words."""
     return f"{layers} or more" if layers == MOST_LAYERS else str(layers)
 
 

@@ -32,26 +32,26 @@ E = TypeVar("E", bound=DataParallel)
 class Limits(NamedTuple):
     """Numbers of elements."""
 
-    persist: int = 0  # parameters that have no more stay on every rank
+    persist: int = 0  # parameters with at most this many stay on every rank
     ahead: int = 0  # gathered ahead of the unit in use, in whole units
-    live: int | None = None  # gathered at a time, if the unit in use has no more; None: any
+    live: int | None = None  # gathered at a time, if the unit in use has no more; None: no limit
 
 
 def limited(engine: type[E], limits: Limits) -> type[E]:
-    """The engine's class. If there are limits, it is a kind of ZeRO-3, and keeps within them."""
+    """The engine's class; if there are limits, a kind of ZeRO-3 that keeps within them."""
     if not (limits.persist or limits.ahead):
         return engine
     return type(f"Limited{engine.__name__}", (Limited, engine), {"limits": limits})
 
 
 class Limited(ZeRO3):
-    """What ZeRO-3 does within limits."""
+    """ZeRO-3 within limits."""
 
     limits: ClassVar[Limits]
 
     def __init__(self, units: list[Unit], settings: Settings, *more: Any, **named: Any) -> None:
         self.staying = {*set_small_apart(units, self.limits.persist)} if self.limits.persist else set()
-        self.turns: deque[Turn] = deque()  # of this pass, that are still to come
+        self.turns: deque[Turn] = deque()  # still to come in this pass
         super().__init__(units, settings, *more, **named)
 
     def allocate(self, flat: Flat, start: Array) -> None:
@@ -82,7 +82,7 @@ class Limited(ZeRO3):
         return whole
 
     def gather_ahead(self) -> None:
-        """Gather what the next units read, unless it is here."""
+        """Gather what the next units read and is not here, within the limits."""
         live = sum(flat.padded for flat in self.flats if flat.gathered is not None and flat not in self.staying)
         most = math.inf if self.limits.live is None else self.limits.live
         under_way = 0

@@ -83,7 +83,7 @@ class Verdict:
 
 
 def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
-    """Run them and print what they felled; the exit status. chapters: all chapters, in order.
+    """Run mutants, and print which claims fell; returns the exit status. chapters: all chapters, in order.
 
     Raises UsageError for what cannot work, before anything is started.
     """
@@ -114,7 +114,7 @@ def mutants_of(file: Path) -> list[Mutant]:
 
 
 def run(table: dict[str, list[Mutant]]) -> int:
-    """Run mutants, by chapter; the exit status."""
+    """Run the mutants of each chapter; returns the exit status."""
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
     outcomes: list[Verdict] = []
     for chapter, mutants in table.items():
@@ -131,7 +131,7 @@ def run(table: dict[str, list[Mutant]]) -> int:
 
 
 def perform(mutant: Mutant) -> Verdict:
-    """Run it in a copy of the package, in a folder of its own."""
+    """Run a mutant: a changed copy of the package, in a temporary folder."""
     with changed_copy([(mutant.file, mutant)]) as folder:
         options = f"{mutant.options} {mutant.layout or ''}"
         program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *options.split()]
@@ -167,8 +167,8 @@ def perform(mutant: Mutant) -> Verdict:
 
 @contextmanager
 def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
-    """A temporary folder with a copy of the package. patches: of files of the package, made in this order. Raises
-    UsageError if one cannot be made."""
+    """A temporary folder with a copy of the package. patches: each with its file in the package, made in this order.
+    Raises UsageError if one cannot be made."""
     folder, lock = make_temporary_folder("minidist-copy-")
     try:
         copy = folder / "minidist"
@@ -192,7 +192,7 @@ def python_in(folder: str) -> dict[str, str]:
 
 @functools.cache
 def losses_of_serial_training(options: str) -> list[float]:
-    """Of the right program, on one process."""
+    """The losses of the correct program, on one process."""
     program = [sys.executable, "-m", "minidist.train", *options.split(), "--json", "-"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=True)
     losses: list[float] = json.loads(done.stdout)["loss"]

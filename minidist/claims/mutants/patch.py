@@ -41,7 +41,7 @@ class Patch:
 
 
 def read_patches(written: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The tables [[kind]] of a document as keywords: changes in one tuple, and tuples for arrays."""
+    """The tables [[kind]] of a document as keywords: arrays are tuples, and all changes one tuple."""
     return [keywords_of(table) for table in written.get(kind, [])]
 
 
