@@ -165,7 +165,7 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Ar
 
 
 def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
-    """Which of the pieces that it offers each rank writes. If several ranks hold the same piece (a copy per host, two
+    """For each rank, which of its offered pieces it writes. If several ranks hold the same piece (a copy per host, two
     stages with a tied embedding, tensor-parallel ranks with the same norms), the first of them writes it."""
     taken: set[tuple[str, Piece]] = set()
     shares = []

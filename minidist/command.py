@@ -124,7 +124,7 @@ def prepare(
 ) -> Job:
     """Parse and check. Raises UsageError for anything that cannot work, before anything is allocated.
 
-    layout: of the ranks, if they do not all share the batch. optimizer: replaces that of the options.
+    layout: the ranks' layout, if they do not all share the batch. optimizer: replaces the options' optimizer.
     states: the least bytes that memory must hold per parameter, with its gradient and optimizer state.
     """
     options = made.parse_args(arguments)
@@ -204,7 +204,7 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
 
 
 def declare_dense(options: Options, vocabulary: int) -> list[Unit]:
-    """The same without experts."""
+    """The model's units, without experts."""
     sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width", "dropout")}
     try:
         if options.model == "gpt":
@@ -260,7 +260,7 @@ def check_memory(options: Options, units: list[Unit], layout: Layout, states: in
     states: bytes per parameter, with its gradient and optimizer state."""
     ranks = layout.ranks
     b, s, h = options.batch / ranks, options.context, options.width
-    a = 0 if layout.cp > 1 else options.heads  # whose scores are held: ranks that divide sequences hold a tile's only
+    a = 0 if layout.cp > 1 else options.heads  # heads whose scores are held: with cp, only a tile's are
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)

@@ -224,7 +224,7 @@ SCHEMES = {"ring": ring_attention, "all-gather": gathered_attention, "ulysses": 
 @dataclass(frozen=True)
 class ContextAttention(Attention):
     """Attention over positions that several ranks have. It keeps no probabilities, so selective recomputation has
-    nothing to do here; and no mask of dropout, which is drawn again in the backward."""
+    nothing to do. It keeps no dropout mask either: the backward draws it again."""
 
     scheme: Callable[..., Tensor] = field(kw_only=True)
     group: Group = field(kw_only=True)

@@ -116,7 +116,7 @@ class DataParallel(Engine):
 
     def squares(self) -> float:
         """Σ g² of the model, or of this rank's part of it. Every rank adds up the Flats that all ranks share, shard by
-        shard, as ZeRO must: so both get the same bits. Of a Flat that fewer ranks share, each counts its shard only."""
+        shard, as ZeRO must: so both get the same bits. If fewer ranks share a Flat, each counts its shard only."""
         counted = [flat for flat in self.flats if flat.counted]
         total = 0.0
         for rank in range(self.comm.size):

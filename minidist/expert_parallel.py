@@ -80,11 +80,11 @@ class Route:
         return [sum(of_ranks) for of_ranks in zip(*self.coming, strict=True)]
 
     def there(self, rows: Array, phase: str) -> Array:
-        """This rank's rows (R, C), which are sorted by expert -> the rows of the experts that are here, so sorted."""
+        """Send this rank's rows (R, C), sorted by expert; returns the rows for the experts here, also so sorted."""
         return self.exchange(rows, self.going, [sum(of) for of in self.coming], phase)[self.by_expert()]
 
     def back(self, rows: Array, phase: str) -> Array:
-        """The inverse."""
+        """Send rows back to the ranks that they came from: the inverse of `there`."""
         by_rank = np.empty_like(rows)
         by_rank[self.by_expert()] = rows
         return self.exchange(by_rank, [sum(of) for of in self.coming], self.going, phase)
@@ -107,7 +107,7 @@ class Route:
 
 
 def dispatch(rows: Tensor, route: Route) -> Tensor:
-    """Before the experts."""
+    """Before the experts: send rows to the ranks that hold them."""
     arrived = route.there(rows.data, "dispatch forward")
     return record(arrived, (rows,), lambda drows: route.back(drows, "dispatch backward"))
 
@@ -175,9 +175,9 @@ def count_hosts(chosen: Array, each: int) -> Array:
 
 
 def count_copies(chosen: Array, each: int, own: int) -> tuple[int, int]:
-    """Copies of these tokens that leave their host: one for each expert elsewhere; and as few as one for each host."""
+    """Copies of these tokens that leave their host: if each expert elsewhere gets one, and if each host gets one."""
     elsewhere = chosen // each != own  # (n, k)
-    here = np.count_nonzero(~elsewhere.all(axis=1))  # tokens that this host is one of the hosts of
+    here = np.count_nonzero(~elsewhere.all(axis=1))  # tokens with an expert on this host
     return int(np.count_nonzero(elsewhere)), int(count_hosts(chosen, each).sum() - here)
 
 

@@ -83,7 +83,7 @@ def start_reduce_scatter(comm: Comm, x: Array, arriving: Array) -> list[Request]
 
 
 def other_ranks(comm: Comm) -> list[int]:
-    """From the next rank on, around: the order in which the ring adds up."""
+    """The other ranks, from the next one on: the order in which the ring adds up."""
     return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
 
 

@@ -194,7 +194,7 @@ class Infinity3(Infinity, Offload3):
         return flat, place
 
     def lift_up(self, room: Room, place: Room) -> Array:
-        """Runs in a thread of its own."""
+        """Move a shard that has been read to the device. Runs in a thread of its own."""
         wait(room.arriving)
         return self.link.up("parameters", room.array, out=place.array)
 
@@ -238,7 +238,7 @@ def fetch_shards(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Arr
 
 
 def fetch_from_owner(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Array) -> None:
-    """The same if each unit has an owner, which broadcasts it, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
+    """Read a whole unit (S,) from its owner, which broadcasts it, as in ZeRO-Offload: rank 0's file has all of it."""
     if comm.rank == 0:
         link.up("unit", file, out=out)
     clock.receive(comm.broadcast_object(clock.now))  # no rank has it before the owner

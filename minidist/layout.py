@@ -6,8 +6,8 @@ computes with rank numbers.
     pipeline  pp   each rank has the units of a stage
     context   cp   each rank has its share of the positions
     tensor    tp   each rank has its part of every layer
-    expert    ep   of the shard · cp ranks that divide model states: each has its share of the experts, and those with
-                   the same ones divide the states of these
+    expert    ep   of the shard · cp ranks that divide model states: each has its share of the experts, and ranks with
+                   the same experts divide these experts' states
 
 Megatron puts tensor parallelism innermost, because it sends most and neighbors are closest; then comes the pipeline,
 then data: rank = (data · pp + stage) · tp + part (Narayanan et al., SC 2021, section 3).
@@ -48,7 +48,7 @@ class Layout:
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
     ep: int = 1  # of the shard · cp ranks, those that divide the experts among them
-    ep_hosts: int = 1  # on which these are, if a token may go to a few hosts only; the same number on each
+    ep_hosts: int = 1  # the hosts of these ranks, if a token may go to a few hosts only; the same number on each
 
     @property
     def shard(self) -> int:
@@ -107,7 +107,7 @@ class Mesh:
         return self.comm.split(self.layout.group(self.comm.rank, *axes))
 
     def experts(self) -> tuple[Any, Any]:
-        """Of the ranks that divide model states: those that divide the experts among them, and those that hold the
-        same ones. The former are next to each other. All ranks must call it."""
+        """Two groups of the ranks that divide model states: those that divide the experts among them, and those that
+        hold the same experts. The former are next to each other. All ranks must call this."""
         data = self.along("shard", "context")
         return data.split(data.rank // self.layout.ep), data.split(data.rank % self.layout.ep)

@@ -207,7 +207,7 @@ class Pipeline:
             return 0.0
         batch = self.engine.share_of(x, y)
         h = batch.tokens
-        rows = self.segments[:1] if self.at.shape == "cross" else self.segments  # of two models, one
+        rows = self.segments[:1] if self.at.shape == "cross" else self.segments  # a cross has two copies: use one
         for chunk, of_chunk in enumerate(rows):
             if not self.at.is_first(chunk):
                 h = self.engine.widened(self.links.receive(Receive(ACTIVATION, 0, chunk), self.room_for(batch)))

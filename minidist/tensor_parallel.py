@@ -187,7 +187,7 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
 def split_embedding(
     embedding: GPTEmbedding | LlamaEmbedding, entries: VocabularyParallelEmbedding, group: Group
 ) -> Unit:
-    """Cut by entries of the vocabulary. With sequence parallelism a rank continues with its positions only."""
+    """Cut the embedding by vocabulary entries. With sequence parallelism a rank continues with its positions only."""
     dropout = replace(embedding.dropout, part=group.positions)
     if isinstance(embedding, LlamaEmbedding):
         return replace(embedding, token=entries, dropout=dropout)

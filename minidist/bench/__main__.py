@@ -39,7 +39,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def print_rows(rows: list[Row]) -> None:
-    """The table of ratios. All comparisons of one thing stand under one heading."""
+    """Print the table of ratios, with all comparisons of one thing under one heading."""
     table = make_table(left=("what, compared with",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
     name = ""
     for row in rows:
@@ -55,7 +55,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
-    """What to measure, and what to do with it."""
+    """Parse and check a command line; returns what to measure, and the options."""
     parser = Parser("bench", __doc__ or "")
     names = ", ".join(SECTIONS)
     parser.add_argument(

@@ -17,7 +17,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.papers.zero import model_states
 
-# The ring's targets by size: compared with MPI's own, the same with both in place, compared with gloo.
+# The ring's targets by size: compared with MPI's own, compared with MPI's own if both are in place, with gloo.
 TARGETS = {
     "64 KiB": (1.5, None, None),
     "1 MiB": (None, None, None),
@@ -27,9 +27,9 @@ TARGETS = {
 
 
 def collectives() -> Iterator[Row]:
-    """The ring, compared with MPI's own all-reduce, gloo's, recursive doubling, and a copy of the bytes that must move.
+    """The ring, compared with MPI's own all-reduce, gloo's, recursive doubling, and a copy of the bytes that it moves.
 
-    In three jobs: where a process's memory lies differs from job to job, and changes a short message's time by a fifth.
+    In three jobs: the place of a process's memory differs from job to job, and changes a short message's time by 20 %.
     """
     sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
     for n in (2, 4):
@@ -69,7 +69,7 @@ def parallel_steps() -> Iterator[Row]:
 
 
 def memory() -> Iterator[Row]:
-    """Peak resident memory of a rank: ZeRO-3's compared with data parallelism's, without what it had before the model.
+    """Peak resident memory of a rank, less what it had before the model: ZeRO-3 compared with data parallelism.
 
     A part of it is what the engines count as held for the model. The rest is activations, float32 workspace and the
     random numbers of the start. If the rest is the same for both, memory falls as the formula says, plus a constant.
@@ -87,7 +87,7 @@ def memory() -> Iterator[Row]:
         yield Row(f"zero3, {n} ranks: {what}", "data_parallel", ours / theirs, None, target, ours, theirs, "MiB")
 
 
-# Few operations, so that a step is messages; and one whose states are more than what a process has besides.
+# A model with few operations, so that messages take the time; and one whose states are most of a process's memory.
 TINY: dict[str, Any] = {"vocabulary": 64, "context": 8, "layers": 2, "heads": 1, "width": 16}
 BROAD: dict[str, Any] = {"vocabulary": 512, "context": 8, "layers": 8, "heads": 4, "width": 256}
 CURVE = ((4, 20), (16, 10), (64, 3))  # ranks, and pairs of steps to measure
@@ -97,12 +97,12 @@ MESSAGE = 20e-6  # seconds that a message may add to a step
 def many_ranks() -> Iterator[Row]:
     """A ZeRO-3 step on more and more ranks: what a message costs, and how much memory a rank needs.
 
-    What a message costs: the time of a step, less that of a step of each rank by itself at the same time (which updates
-    all of Ψ), over the messages of all ranks together. It counts all that a message brings about, waiting included. It
-    should not grow with the ranks, though there are about 12(N-1)N messages, of Ψ/N elements, in a step.
+    What a message costs: the time of a step, less the time of a step in which each rank trains alone at the same time
+    (and updates all of Ψ), divided by the messages of all ranks. This includes all that a message causes, also waiting.
+    It should not grow with the ranks, though a step has about 12(N-1)N messages of Ψ/N elements.
 
-    Memory, in mixed precision: what the engine has counted of model states, and by how much the process has grown,
-    which is also activations, a gathered unit and its widened copy, and MPI's buffers: they do not shrink with N.
+    Memory, in mixed precision: the model states that the engine has counted, and the growth of the process. The growth
+    includes activations, a gathered unit and its widened copy, and MPI's buffers, which do not shrink with N.
     """
     states, mib = model_states(count_parameters(gpt(GPTConfig(**BROAD))), 1, 3).total, 2**20
     curve: dict[str, list[Row]] = {"time": [], "counted": [], "grown": []}
@@ -129,7 +129,7 @@ def many_ranks() -> Iterator[Row]:
 
 
 def start() -> Iterator[Row]:
-    """From the command to the end of the first step."""
+    """The time from the command to the end of the first step."""
     command = [*mpiexec_for(4), sys.executable, "-m", "minidist.zero3", "--steps", "1"]
     environment = {**os.environ, **OPEN_MPI_AS_ROOT}
     seconds = []
@@ -141,7 +141,7 @@ def start() -> Iterator[Row]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is the benchmark's
+            start_new_session=True,  # Ctrl-C goes to the benchmark only
         ) as process:
             assert process.stdout is not None
             if not any(line.startswith("step") for line in process.stdout):

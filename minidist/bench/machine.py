@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and with which libraries."""
+"""The machine on which a benchmark ran, and its libraries."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ import numpy as np
 
 from minidist.cli.doctor import SHOW_LIBRARY, mpi_name
 
-Machine = dict[str, Any]  # what is not known is None
+Machine = dict[str, Any]  # unknown values are None
 
 
 def describe(malloc: dict[str, int]) -> Machine:
@@ -38,12 +38,12 @@ def describe(malloc: dict[str, int]) -> Machine:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def processor() -> str:
-    """Its model, as it names itself, without marks and clock."""
+    """The processor's model, as it names itself, without trademarks and clock."""
     name = platform.processor() or platform.machine()
     with suppress(OSError):
         found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
@@ -55,7 +55,7 @@ def processor() -> str:
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, str] | None:
-    """{"L2": "2 MiB", "L3": "480 MiB"}: those that the first core can use. None where the system does not say."""
+    """The caches of the first core: {"L2": "2 MiB", "L3": "480 MiB"}; None if the system does not say."""
     found = {}
     for index in sorted(folder.glob("index*")):
         with suppress(OSError):
@@ -67,20 +67,20 @@ def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[st
 
 
 def version(package: str) -> str | None:
-    """Of a package; None if it is not installed."""
+    """The version of a package; None if it is not installed."""
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
 
 
 def name_of(machine: Machine) -> str:
-    """How a table calls it: 2 cores of an Intel Xeon."""
+    """The machine's name in a table: 2 cores of an Intel Xeon."""
     article = "an" if machine["processor"][0] in "AEIO" else "a"
     return f"{machine['cores']} cores of {article} {machine['processor']}"
 
 
 def lines(machine: Machine) -> list[str]:
-    """What to know about the figures, in lines of 80 columns."""
+    """How the figures were measured, in lines of 80 columns."""
     sizes = ", ".join(f"{level} {size}" for level, size in (machine["caches"] or {}).items())
     others = {"torch": "PyTorch", "duckdb": "DuckDB", "polars": "Polars"}
     beside = [f"{others[name]} {number}" for name, number in machine["others"].items() if number]

@@ -1,7 +1,7 @@
 """Counting words, compared with DuckDB, Polars, a Counter and the shell's tools, on 300 MB of real text.
 
-Each starts as a process of its own, on two cores, reads the file and writes one file of words and counts. Words are
-Python's \\w+ in lower case. All must count the same, word for word.
+Each program starts as a process of its own on two cores, reads the file, and writes a file of words and counts. Words
+are Python's \\w+ in lower case. All programs must count the same, word for word.
 """
 
 import shutil
@@ -49,9 +49,9 @@ def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
 
 
 def write_text(path: Path, nbytes: int) -> None:
-    """Python's help pages again and again, each line with a suffix that varies, so that there are many words.
+    """Write Python's help pages again and again; each line has a suffix that varies, so that there are many words.
 
-    Of letters, only ASCII's: for others, to fold case and to take lower case are not the same, and tr knows none.
+    All letters are ASCII: for others, folding case and lower case differ, and tr does not know them.
     """
     corpus = load(None, 1)
     lines = (corpus.decode(corpus.train) + corpus.decode(corpus.validation)).replace("ß", "ss").split("\n")
@@ -63,7 +63,7 @@ def write_text(path: Path, nbytes: int) -> None:
 
 
 def run_minidist(path: Path, output: Path) -> None:
-    """From nothing to files of sorted counts, the start of the ranks included."""
+    """Count words into files of sorted counts, the start of the ranks included."""
     shutil.rmtree(output, ignore_errors=True)
     launch("minidist.bench.mapreduce:count", RANKS, str(path), str(output), timeout=600).values  # noqa: B018
 
@@ -74,8 +74,8 @@ def count(comm: Comm, path: str, output: str) -> None:
 
 # ---- the others ------------------------------------------------------------------------------------------------------
 
-# Of the ways that were tried the fastest: lines as the CSV reader reads them, in parallel; words by one expression, all
-# in a streaming query. To replace what is no word by spaces and to split there takes two to three times as long.
+# The fastest of the ways that we tried: the CSV reader reads lines in parallel, one expression finds words, all in a
+# streaming query. Replacing all between words by spaces, and splitting there, takes two to three times as long.
 DUCKDB = r"""
 import sys, duckdb
 duckdb.execute("SET threads = 2; SET preserve_insertion_order = false; SET enable_progress_bar = false")
@@ -111,12 +111,12 @@ SHELL = r"""tr -cs A-Za-z0-9_ "\n" < "$1" | tr A-Z a-z | LC_ALL=C sort | uniq -c
 
 
 def python(program: str, path: Path, output: Path) -> None:
-    """A program in a Python of its own."""
+    """Run a program in a Python process of its own."""
     subprocess.run([sys.executable, "-c", program, path, output], check=True)
 
 
 def shell(path: Path, output: Path) -> None:
-    """What one types in a shell. It sees the ASCII words only."""
+    """Run what a user would type in a shell. It finds ASCII words only."""
     subprocess.run(["sh", "-c", SHELL, "sh", path, output], check=True)
 
 
@@ -130,13 +130,13 @@ PROGRAMS: tuple[tuple[str, Program, str | None], ...] = (  # name, what runs, an
 
 
 def counts_of(files: Iterable[Path]) -> Counter[str]:
-    """Of files with a word, a tab and its count in each line, or as uniq -c writes it."""
+    """The counts in files: each line has a word, a tab and its count, or what uniq -c writes."""
     found = Counter[str]()
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             word, tab, number = line.partition("\t")
             if not tab:
                 number, _, word = line.strip().partition(" ")
-            if word:  # tr begins with an empty line, if the text does not with a word
+            if word:  # tr's first line is empty if the text does not begin with a word
                 found[word] += int(number)
     return found

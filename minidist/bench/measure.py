@@ -12,7 +12,7 @@ class Row:
 
     name: str
     beside: str
-    ratio: float | None  # the median over pairs; None where nothing was measured
+    ratio: float | None  # the median over pairs; None if nothing was measured
     spread: tuple[float, float] | None  # the quartiles of the ratio over pairs
     target: float | None  # the ratio to reach; None: stated without a target
     ours: float | None = None  # the two figures themselves, in `unit`
@@ -22,7 +22,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is reached; None where there is none, or no measurement."""
+        """Whether the target is reached; None if there is no target or no measurement."""
         return None if self.ratio is None or self.target is None else self.ratio <= self.target
 
     @property
@@ -38,7 +38,7 @@ UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 
 
 def compare(name: str, beside: str, ours: list[float], theirs: list[float], target: float | None, unit: str) -> Row:
-    """A row from times in seconds that were measured in turn: ours, theirs, ours, theirs, …"""
+    """A row made from times in seconds, which were measured in turn: ours, theirs, ours, theirs, …"""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     quartiles = (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4])
     mine, other = (UNITS[unit] * statistics.median(times) for times in (ours, theirs))
@@ -53,7 +53,7 @@ def missing_row(name: str, beside: str, target: float | None, missing: str) -> R
 def alternate(
     first: Callable[[], object], second: Callable[[], object], pairs: int, warm_up: int = 3
 ) -> tuple[list[float], list[float]]:
-    """Seconds that each call of two functions takes, called in turn, so that the machine's drift hits both alike."""
+    """Seconds of each call of two functions, called in turn, so that the machine's drift affects both equally."""
     times: tuple[list[float], list[float]] = ([], [])
     for pair in range(-warm_up, pairs):
         for function, taken in zip((first, second), times, strict=True):

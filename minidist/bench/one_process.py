@@ -32,7 +32,7 @@ def run_step(engine: Engine, tokens: np.ndarray) -> None:
 def training_step() -> Iterator[Row]:
     """One process, one core: a step of the same model in PyTorch eager, and compiled.
 
-    All with the same malloc, which keeps freed memory (`machine.py` says how): PyTorch gains by it, too.
+    All use the same malloc, which keeps freed memory (`machine.py` says how): it makes PyTorch faster, too.
     """
     for title, (config, batch, pairs), target in (("step, width 128", SMALL, 1.0), ("step, width 384", WIDE, 1.0)):
         if not HAS_TORCH:
@@ -54,7 +54,7 @@ def training_step() -> Iterator[Row]:
             yield missing_row(title, "PyTorch compiled", None, "no compiler here")
 
 
-PUBLISHED = 1.88  # what nanoGPT's README says that its run on a CPU comes to
+PUBLISHED = 1.88  # the loss of nanoGPT's run on a CPU, by its README
 
 
 def whole_run(corpus: Corpus) -> Iterator[Row]:
@@ -104,7 +104,7 @@ def adam() -> Iterator[Row]:
     tensor.grad = torch.full((n,), 1e-3)
 
     def thirteen_passes() -> None:
-        """As many as AdamW needs without a compiler that fuses them, in blocks that stay in the cache."""
+        """As many passes as AdamW needs if no compiler fuses them, in blocks that stay in the cache."""
         for p, g, m in blocks(param, grad, state[0]):
             for _ in range(13):
                 np.multiply(p, g, out=m)

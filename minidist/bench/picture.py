@@ -2,10 +2,10 @@
 
     python -m minidist.bench.picture
 
-README's is ZeRO's Figure 1 and its section 7: data_parallel, zero1, zero2 and zero3 on 4 ranks for a step. The other is
-Figure 1 with the two memories below the device: of a larger model, with offload and infinity besides. Each run checks
-its own claims. No length and no number in a picture is written here: bars are what was counted, marks and formulas what
-the paper promises. Needs matplotlib: pip install '.[mpich,lessons]'.
+README's picture is ZeRO's Figure 1 and its section 7: data_parallel, zero1, zero2 and zero3 on 4 ranks for a step. The
+other is Figure 1 with the two memories below the device: for a larger model, and also for offload and infinity. Each
+run checks its own claims. No length and no number in a picture is written here: bars are what was counted, marks and
+formulas are what the paper promises. Needs matplotlib: pip install '.[mpich,lessons]'.
 """
 
 import json
@@ -26,22 +26,22 @@ MEMORIES = Path(__file__).with_name("memories.svg")
 RANKS = 4
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")
 POOLS = ("device", "host", "disk")
-BELOW = (*CHAPTERS, "offload", "infinity")  # of the other picture
+BELOW = (*CHAPTERS, "offload", "infinity")  # the chapters in the other picture
 LARGER = ("--layers", "16", "--batch", "4")
-EDGE = "#808080"  # between a white page and a dark one, readable on both
+EDGE = "#808080"  # readable on a white page and on a dark one
 KINDS = {kind: QUANTITIES[kind] for kind in ("parameters", "gradients", "optimizer")}
 Bars = list[tuple[str, int, str]]  # what it is, how many bytes, its color
 
 
 def report(chapter: str, *options: str) -> dict[str, Any]:
-    """What a chapter counted in one step on 4 ranks. CalledProcessError if a claim does not hold."""
+    """What a chapter counts in one step on 4 ranks. Raises CalledProcessError if a claim does not hold."""
     command = [find_mpiexec(), "-n", str(RANKS), sys.executable, "-m", f"minidist.{chapter}", "--steps", "1", *options]
     return json.loads(subprocess.run([*command, "--json", "-"], check=True, stdout=subprocess.PIPE).stdout)
 
 
 def held(counted: dict[str, Any], pool: str = "device") -> Bars:
-    """Model states on the rank that holds most of each, in one of its memories; on the device also what comes and goes
-    while units are computed."""
+    """Bars for model states in one memory, each from the rank that holds most; for the device, also the arrays that
+    come and go while units are computed."""
     kinds = KINDS | {"transient": "none"}
     below = counted.get("below", [{}] * RANKS)
     ranks = counted["memory"] if pool == "device" else [rank.get(pool, dict.fromkeys(kinds, 0)) for rank in below]
@@ -49,14 +49,14 @@ def held(counted: dict[str, Any], pool: str = "device") -> Bars:
 
 
 def sent(counted: dict[str, Any]) -> Bars:
-    """By phase, in the order of a step, from the rank that sent most."""
+    """Bars for the bytes sent by phase, in the order of a step, from the rank that sent most."""
     busiest = max(counted["sent"], key=lambda phases: sum(phase["bytes"] for phase in phases.values()))
     bars = [(phase, total["bytes"]) for phase, total in busiest.items()]
     return [(phase, size, KINDS["gradients" if "gradients" in phase else "parameters"]) for phase, size in bars]
 
 
 def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
-    """Two panels with a row for each chapter. A bar's id in the file says what it is."""
+    """Draw two panels with a row for each chapter. A bar's id in the file says what it is."""
     plt = set_up(path)
     figure, panels = plt.subplots(1, 2, figsize=(9.2, 3.1), sharey=True, layout="constrained")
     titles = (f"held by each of {RANKS} ranks, bytes", "sent by each in a step, bytes")
@@ -76,7 +76,7 @@ def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def draw_memories(reports: dict[str, dict[str, Any]], path: Path) -> None:
-    """Three panels of one scale, one for each memory, with a row for each chapter."""
+    """Draw three panels in one scale, one for each memory, with a row for each chapter."""
     plt = set_up(path)
     figure, panels = plt.subplots(1, 3, figsize=(9.2, 3.1), sharey=True, layout="constrained", width_ratios=(5, 2, 2))
     most = max(sum(size for _, size, _ in held(counted)) for counted in reports.values())
@@ -95,7 +95,7 @@ def draw_memories(reports: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def set_up(path: Path) -> Any:
-    """matplotlib, for a picture that is the same whenever it is drawn."""
+    """Set matplotlib so that a picture is the same whenever it is drawn; returns pyplot."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -118,7 +118,7 @@ def bars(axes: Any, row: int, found: Bars, name: str) -> int:
 
 
 def finish(figure: Any, first: Any, path: Path) -> None:
-    """The first row on top, what colors mean, and the file."""
+    """Put the first row on top, add a legend, and write the file."""
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 

@@ -54,7 +54,7 @@ class GPT(nn.Module):
 
 
 def one_thread() -> None:
-    """One thread, as each of minidist's ranks has."""
+    """Let PyTorch use one thread, like each of minidist's ranks."""
     torch.set_num_threads(1)
 
 
@@ -83,7 +83,7 @@ class Step:
 
 
 def compiled_step(config: GPTConfig, x: np.ndarray, y: np.ndarray) -> Step | None:
-    """A step of the model through torch.compile, compiled; None where it finds no C++ compiler that works."""
+    """A step of the model, compiled by torch.compile; None if it finds no C++ compiler that works."""
     from torch._dynamo.exc import BackendCompilerFailed
 
     compiled: Any = torch.compile(GPT(config))
@@ -96,17 +96,17 @@ def compiled_step(config: GPTConfig, x: np.ndarray, y: np.ndarray) -> Step | Non
 
 
 def join(rank: int, size: int, store: str) -> None:
-    """Make gloo's process group of the ranks of a job; `store` is a file that they share."""
+    """Make a gloo process group from the ranks of a job; `store` is a file that they share."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 
 
 def data_parallel(model: nn.Module) -> nn.Module:
-    """PyTorch DDP."""
+    """The model in PyTorch DDP."""
     return nn.parallel.DistributedDataParallel(model)
 
 
 def fully_sharded(model: GPT) -> nn.Module:
-    """PyTorch FSDP2, each block a unit, as ZeRO-3."""
+    """The model in PyTorch FSDP2, each block a unit, as in ZeRO-3."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -26,11 +26,10 @@ ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zer
 
 
 def share_cores(comm: Comm) -> None:
-    """Where there are as many ranks as cores or more, bind this one, and the threads that it will start, to one of them
-    in turn.
+    """If there are at least as many ranks as cores, bind this rank, and the threads that it will start, to one core.
 
-    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave several ranks on one core for a
-    while, and what is measured is where they happen to be.
+    Without this, after gloo, whose ranks sleep while they wait, the kernel may leave several ranks on one core for a
+    while, and the measurement depends on where they happen to be.
     """
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
@@ -41,15 +40,15 @@ def share_cores(comm: Comm) -> None:
 def time_in_turn(
     comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1, warm_up: int = 3
 ) -> dict[str, list[float]]:
-    """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time.
+    """Seconds of each function, called in turn on all ranks together: for each call, the slowest rank's time.
 
-    The order is drawn anew each time, the same on all ranks: what comes after gloo shares the cores with its threads.
+    The order is drawn anew each time, the same on all ranks: the function after gloo shares cores with gloo's threads.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for pair in range(-warm_up, pairs):
         for name in np.random.default_rng(pair + warm_up).permutation(list(functions)).tolist():
             function = functions[name]
-            function()  # so that each finds in the caches what it left there, and not what the one before it left
+            function()  # fills the caches with this function's data, not the previous function's
             comm.barrier()
             begin = time.perf_counter()
             for _ in range(repeat):
@@ -92,7 +91,7 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
 
 
 def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
-    """The ring's all-reduce of x (divisible by the ranks) in bare MPI calls: not counted, not checked, all prepared."""
+    """The ring's all-reduce of x (divisible by the ranks) in bare MPI calls: no counting, no checks, all prepared."""
     n, rank, sendrecv = comm.size, comm.rank, MPI.COMM_WORLD.Sendrecv
     right, left = (rank + 1) % n, (rank - 1) % n
     parts, sums = cut(x, n), cut(out, n)
@@ -110,7 +109,7 @@ def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
 
 
 def copy_chunks(to: np.ndarray, source: np.ndarray) -> None:
-    """The least that an all-reduce must move: (N-1)/N of the array for each of its halves."""
+    """Copy the least that an all-reduce must move: (N-1)/N of the array for each of its halves."""
     np.copyto(to, source)
     np.copyto(to, source)
 
@@ -140,8 +139,8 @@ def steps(
 
 
 def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[str, Any]:
-    """Seconds of a ZeRO-3 step in mixed precision, each rank with one sequence, and of the same work with nobody else:
-    a step of every rank alone, at the same time. And the messages that this rank sends in a step, control included."""
+    """Seconds of a ZeRO-3 step in mixed precision, one sequence per rank, and of the same work without other ranks: all
+    ranks step alone at the same time. Also the messages that this rank sends in a step, control messages included."""
     share_cores(comm)
     keep_freed_memory()
     sizes = GPTConfig(**config)
@@ -158,7 +157,7 @@ def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[st
 
 
 def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[str, int]:
-    """A rank's peak resident memory before there is a model and after two steps, and what its engine says it holds."""
+    """A rank's peak resident memory before the model and after two steps, and what its engine says that it holds."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     engine = ENGINES[name](gpt(GPTConfig(**config)), Settings(), comm)
     tokens = np.random.default_rng(0).integers(0, config["vocabulary"], (batch, config["context"] + 1))

@@ -2,10 +2,10 @@
 
     python -m minidist recompute
 
-Chen et al., "Training deep nets with sublinear memory cost", 2016: a chain of layers that keep no more than their
-input. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022: the transformer's,
-which keep seventeen times their input and more. One process, no MPI. Every number in a column "counted" is of arrays
-that lived in a pool, layers that were called, matrices that were multiplied; next to it is what a formula gives.
+Chen et al., "Training deep nets with sublinear memory cost", 2016: a chain of layers that keep only their input.
+Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022: a transformer's layers, which
+keep seventeen times their input and more. One process, no MPI. Every number in a column "counted" counts arrays that
+lived in a pool, layers that were called, or matrices that were multiplied; next to it is what a formula gives.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ INTERVALS = (1, 2, 5, 8, 10, 12, 20, 50, 100)
 
 
 class Shape(NamedTuple):
-    """Of a transformer that a step of takes no time, trained in float32 without dropout."""
+    """The shape of a transformer so small that a step takes no time; trained in float32 without dropout."""
 
     layers: int
     s: int = 8  # positions: one block of queries in attention, so that all of its scores are computed
@@ -44,7 +44,7 @@ class Shape(NamedTuple):
 
     @property
     def layer(self) -> float:
-        """Of a layer's activations: Korthikanti's table 2, and the statistics of two norms."""
+        """Bytes of a layer's activations: Korthikanti's table 2, and the statistics of two norms."""
         kept = korthikanti.layer_activations(self.s, self.b, self.h, self.a, p=4, dropout=False)
         return kept + 4 * 4 * self.s * self.b
 
@@ -54,7 +54,7 @@ DEEP, SMALL = Shape(96), Shape(12, s=16, h=16)
 
 @cache
 def step(shape: Shape, recompute: str) -> tuple[int, int]:
-    """One step of an engine: the most bytes of activations, and the FLOPs of all products."""
+    """Run one step of an engine; returns the most bytes of activations, and the FLOPs of all products."""
     config = GPTConfig(shape.v, shape.s, shape.layers, shape.a, shape.h)
     engine = Engine(gpt(config), Settings(PRECISIONS["fp32"], recompute=recompute))
     tokens = np.random.default_rng(0).integers(0, shape.v, (shape.b, shape.s + 1))
@@ -64,14 +64,14 @@ def step(shape: Shape, recompute: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables; the exit status: 1 if something was counted that no formula gives."""
+    """Print the tables; returns the exit status: 1 if a count differs from its formula."""
     tool("recompute", __doc__).parse_args(list(arguments))
     agree = [*print_chain(), *print_intervals(), *print_flops()]
     return 0 if all(agree) else 1
 
 
 def print_chain() -> list[bool]:
-    """Chen's argument, on a chain."""
+    """Print Chen's argument, on a chain."""
     n, rows, agree = CHAIN, [], []
     for policy in ("none", *(f"every:{k}" for k in INTERVALS), "sqrt", "log"):
         found, calls = chain.count(n, policy), n + chen.runs_again(policy, n)
@@ -92,7 +92,7 @@ def print_chain() -> list[bool]:
 
 
 def print_intervals() -> list[bool]:
-    """The best interval of a transformer, by formula and by trying them all."""
+    """Print the best interval of a transformer, by formula and by trying them all."""
     n, given, layer = DEEP.layers, DEEP.input_bytes, DEEP.layer
     tried = range(1, n // 4 + 1)
     best = chain.best_interval(tried, lambda k: step(DEEP, f"every:{k}")[0])
@@ -113,7 +113,7 @@ def print_intervals() -> list[bool]:
 
 
 def print_flops() -> list[bool]:
-    """What each policy computes more than once."""
+    """Print what each policy computes more than once."""
     s, b, h, n, v = SMALL.s, SMALL.b, SMALL.h, SMALL.layers, SMALL.v
     model = korthikanti.model_flops(s, b, h, n, v)
     rows, agree = [], []

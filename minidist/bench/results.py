@@ -1,10 +1,10 @@
-"""What was measured on several machines: results.json, and the table of it in README.
+"""Measurements on several machines: results.json, and its table in README.
 
-    python -m minidist.bench --keep        measure, and put what comes out into both
+    python -m minidist.bench --keep        measure, and put the results into both
     python -m minidist.bench --table       print the table that the file gives
 
 results.json has an entry for each machine, {"machine", "sections": {name: {"date", "rows"}}}. A section that is
-measured again replaces that of before. With other versions of the libraries, what was measured before goes.
+measured again replaces the old one. If the versions of libraries have changed, all old sections are removed.
 """
 
 import json
@@ -23,12 +23,12 @@ Entry = dict[str, Any]
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """A row for machines."""
+    """A row as JSON has it."""
     return {key: getattr(row, key) for key in KEYS} | {"reached": row.reached}
 
 
 def row_of(found: dict[str, Any]) -> Row:
-    """The row again."""
+    """The row that `as_json` wrote."""
     spread = found["spread"] and (found["spread"][0], found["spread"][1])
     return Row(**{key: found[key] for key in KEYS} | {"spread": spread})
 
@@ -55,11 +55,11 @@ def write_results(machine: Machine, measured: dict[str, list[Row]]) -> None:
 
 
 def table(entries: Sequence[Entry]) -> str:
-    """Markdown: a row for all that has a target, a column for each machine: the ratio, and of what."""
+    """A Markdown table: a row for each comparison with a target, a column for each machine: ratio and figures."""
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for name in dict.fromkeys(name for entry in entries for name in entry["sections"]):
         measured = {i: entry["sections"][name]["rows"] for i, entry in enumerate(entries) if name in entry["sections"]}
-        for i in sorted(measured, key=lambda i: -len(measured[i])):  # in the order of the machine that has most
+        for i in sorted(measured, key=lambda i: -len(measured[i])):  # in the order of the machine that has most rows
             for row in map(row_of, measured[i]):
                 found.setdefault((row.name, row.beside), {})[i] = row
     machines = [name_of(entry["machine"]) for entry in entries]
@@ -79,6 +79,6 @@ def cell(row: Row) -> str:
 
 
 def replace_table(readme: str, entries: Sequence[Entry]) -> str:
-    """README with the table that these entries give in the place of its first one."""
+    """README with its first table replaced by the table that these entries give."""
     before, _, rest = readme.partition("| what |")
     return before + table(entries) + rest[rest.index("\n\n") + 1 :]

@@ -1,1 +1,1 @@
-"""Bugs of record: mistakes that real systems were published with, rebuilt here, and which check notices each."""
+"""Bugs of record: published mistakes of real systems, rebuilt here, and which check notices each."""

@@ -21,13 +21,13 @@ from minidist.bugs.probe import Run
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 
-STEPS, FEW = 20, 6  # of the runs that are compared with serial training, and of the others
+STEPS, FEW = 20, 6  # steps of the runs that are compared with serial training, and of the others
 MODEL = "--layers 2 --width 16 --heads 2 --context 8 --batch 8 --warmup 0 --lr 1e-2 --min-lr 1e-2"
 SGD = "--optimizer sgd --clip 0 --lr 0.3 --min-lr 0.3"
 EXACT = 1e-9  # relative, in float64
-SEEN = {"fp32": 1e-3, "bf16": 2e-2, "mixed": 2e-2}  # relative: what is too much for rounding, by precision
-WITH_SGD = {"fp32": 1e-5, "bf16": 2e-2, "mixed": 1e-3}  # which divides by no root of a gradient near zero
-TIMEOUT = 300.0  # seconds for one bug's runs, which take a few
+SEEN = {"fp32": 1e-3, "bf16": 2e-2, "mixed": 2e-2}  # relative: differences above this are no rounding, by precision
+WITH_SGD = {"fp32": 1e-5, "bf16": 2e-2, "mixed": 1e-3}  # SGD does not divide by the root of a tiny gradient
+TIMEOUT = 300.0  # seconds for one bug's runs; they usually take a few
 
 Counted = dict[str, Any]  # what a run counted: `minidist/bugs/probe.py`
 
@@ -46,7 +46,7 @@ NOTHING = Noticed(0, "")
 
 
 def runs_of(bug: Bug) -> dict[str, Run]:
-    """All runs on ranks that the checks need, by name."""
+    """By name, all runs on ranks that the checks need."""
 
     def run(*options: str, steps: int = STEPS, layout: str = bug.layout, ranks: int = bug.ranks, **how: Any) -> Run:
         return Run(bug.chapter, " ".join((MODEL, f"--steps {steps}", bug.options, layout, *options)), ranks, **how)
@@ -68,7 +68,7 @@ def runs_of(bug: Bug) -> dict[str, Run]:
 
 
 def serial_runs_of(bug: Bug) -> dict[str, Run]:
-    """The runs of serial training that they are compared with."""
+    """By name, the runs of serial training that a bug's runs are compared with."""
     chosen = micro_batches(bug)
 
     def run(*options: str) -> Run:
@@ -82,12 +82,12 @@ def serial_runs_of(bug: Bug) -> dict[str, Run]:
 
 
 def micro_option(bug: Bug) -> str:
-    """A pipeline has another name for it."""
+    """The option for the number of micro-batches: a pipeline has another name for it."""
     return "--micro-batches" if bug.chapter == "pipeline" else "--accumulate"
 
 
 def micro_batches(bug: Bug) -> str:
-    """The option for serial training that gives it as many micro-batches."""
+    """The option that gives serial training as many micro-batches as the bug's runs have."""
     words = bug.layout.split()
     return f"--accumulate {words[words.index('--micro-batches') + 1]}" if "--micro-batches" in words else ""
 
@@ -119,7 +119,7 @@ def broken(bug: Bug) -> dict[str, Counted]:
 
 @cache
 def healthy(bug: Bug) -> dict[str, Counted]:
-    """Runs of the healthy one: all that the broken one is compared with."""
+    """All runs of the healthy program with which the broken one is compared."""
     runs = runs_of(bug)
     return perform(bug.given, {name: runs[name] for name in ("as trained", "exact")} | serial_runs_of(bug))
 
@@ -128,7 +128,7 @@ def healthy(bug: Bug) -> dict[str, Counted]:
 
 
 def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> "Judge":
-    """Losses of a run with those of another, which may be longer: the loss after the run's last step is what counts."""
+    """A judge that compares a run's loss after its last step with another run's, which may be longer, at that step."""
 
     def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
         other = {**right, **found}[truth]
@@ -145,7 +145,7 @@ def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> 
 
 
 def within(difference: float, tolerance: float) -> bool:
-    """Not so, if it is not a number."""
+    """Whether a difference is within the tolerance: no, if it is not a number."""
     return difference <= tolerance
 
 
@@ -156,7 +156,7 @@ def compare_gradients(bug: Bug, found: dict[str, Counted], right: dict[str, Coun
 
 
 def distance(x: Sequence[float], y: Sequence[float]) -> float:
-    """Between two arrays, relative to the second one."""
+    """The distance between two arrays, relative to the norm of the second one."""
     return math.dist(x, y) / (math.hypot(*y) or 1.0)
 
 
@@ -175,7 +175,7 @@ def compare_memory(bug: Bug, found: dict[str, Counted], right: dict[str, Counted
 
 
 def compare_counts(found: list[dict[str, int]], right: list[dict[str, int]]) -> Noticed:
-    """Bytes of each rank, by phase or by kind."""
+    """Compare the bytes of each rank, by phase or by kind."""
     for counted, true in zip(found, right, strict=True):
         for name in {**true, **counted}:
             if counted.get(name, 0) != true.get(name, 0):
@@ -229,7 +229,7 @@ CHECKS = (
 
 
 def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> dict[str, Noticed]:
-    """What each check says of a program's runs; right: the healthy one's. A run that fails is noticed."""
+    """Each check's verdict on a program's runs; right: the healthy program's runs. A run that fails is noticed."""
     verdicts = {}
     for check in CHECKS:
         if check.run not in found:
@@ -242,12 +242,12 @@ def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> dic
 
 
 def noticed(bug: Bug) -> dict[str, Noticed]:
-    """What each check says of the bug."""
+    """Each check's verdict on the bug."""
     return judge(bug, broken(bug), healthy(bug))
 
 
 def false_alarms(bug: Bug) -> dict[str, Noticed]:
-    """What the checks say of the healthy program: nothing, or they are no checks."""
+    """The checks that alarm on the healthy program: there should be none."""
     right = healthy(bug)
     found = perform(bug.given, {name: run for name, run in runs_of(bug).items() if name not in right}) | right
     return {name: verdict for name, verdict in judge(bug, found, right).items() if verdict != NOTHING}

@@ -30,7 +30,7 @@ Row = dict[str, Noticed]  # by the checks' short names
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List, show, count; the exit status. Raises UsageError for what cannot work, before anything is started."""
+    """List, show or count bugs; returns the exit status. Raises UsageError before anything is started."""
     bugs = record.read_all()
     made = tool("bugs", __doc__)
     made.add_argument("name", nargs="?", metavar="NAME", help="of a bug: show it")
@@ -65,8 +65,8 @@ def kept() -> dict[str, Row]:
 
 
 def count(bugs: dict[str, Bug], shown: bool) -> dict[str, Row]:
-    """Count all rows; shown: with a line that tells how far. Raises UsageError if a check alarms on a healthy program:
-    then it is no check."""
+    """Count all rows; shown: with a line of progress. Raises UsageError if a check alarms on a healthy program: then it
+    is no check."""
     status, table = StatusLine(shown), {}
     for i, bug in enumerate(bugs.values()):
         status.show(f"bug {i + 1} of {len(bugs)}, {bug.name}", i / len(bugs))
@@ -85,7 +85,7 @@ def as_json(row: Row) -> dict[str, dict[str, object]]:
 
 
 def print_list(bugs: dict[str, Bug]) -> None:
-    """The bugs: where each was reported, what is wrong, and where it is rebuilt."""
+    """Print the bugs: where each was reported, what is wrong, and where it is rebuilt."""
     print(f"{len(bugs)} bugs of record. With the name of one, this command shows it.\n")
     for bug in bugs.values():
         print(f"{bug.name}: {bug.source}; {bug.place}")
@@ -95,7 +95,7 @@ def print_list(bugs: dict[str, Bug]) -> None:
 
 
 def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
-    """Bug x check. A star: it is not quite what its thread tells of."""
+    """Print the table of bugs and checks. A star: the bug differs here from what its thread says."""
     shown = make_table(left=("bug",), right=[check.short for check in CHECKS])
     for name, row in table.items():
         shown.add_row(f"{name}{'*' * bool(bugs[name].here)}", *(letter(bugs[name], row, check) for check in CHECKS))
@@ -114,7 +114,7 @@ def letter(bug: Bug, row: Row, check: Check) -> str:
 
 
 def print_bug(bug: Bug) -> int:
-    """One bug: what was reported, the patch, the run next to the healthy one, what sees it; 1 if nothing does."""
+    """Print a bug's report, its patch, its run next to the healthy one, and the verdicts; 1 if no check notices it."""
     print(f"{bug.name}: {bug.source}")
     say(bug.title)
     print(bug.link, end="\n\n" if bug.link else "\n")
@@ -134,11 +134,11 @@ def print_bug(bug: Bug) -> int:
 
 
 def print_change(old: str, new: str) -> None:
-    """Lines of the healthy program, and what replaces them, moved to the left."""
+    """Print lines of the healthy program and the lines that replace them, without their common indentation."""
     before, after = ([line for line in text.splitlines() if line.strip()] for text in (old, new))
     moved = textwrap.dedent("\n".join([*before, *after])).splitlines()
     for line in difflib.ndiff(moved[: len(before)], moved[len(before) :]):
-        if not line.startswith("?"):  # which marks columns
+        if not line.startswith("?"):  # these lines mark columns
             print(cut(line))
 
 
@@ -147,7 +147,7 @@ def cut(line: str) -> str:
 
 
 def print_losses(bug: Bug) -> None:
-    """The losses of the broken program next to those of the healthy one."""
+    """Print the losses of the broken program next to those of the healthy one."""
     found, right = checks.broken(bug), checks.healthy(bug)
     table = make_table(left=("step",), right=("healthy", "broken", "healthy, float64", "broken, float64"))
     series = [of[name].get("losses", []) for name in ("as trained", "exact") for of in (right, found)]
@@ -157,11 +157,11 @@ def print_losses(bug: Bug) -> None:
 
 
 def print_verdicts(bug: Bug, row: Row) -> None:
-    """A row for each check, and which saw the bug first."""
+    """Print each check's verdict, and which check noticed the bug first."""
     from rich.markup import escape
 
     table = make_table(left=("check",), right=("", "step"))
-    table.columns[0].no_wrap = True  # if a line is too long, what was found is broken
+    table.columns[0].no_wrap = True  # only the last column, `found`, is wrapped
     table.add_column("found", overflow="fold")
     for check in CHECKS:
         verdict = row[check.short]

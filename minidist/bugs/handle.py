@@ -1,10 +1,10 @@
-"""What lesson 18's checks are given of a training system: runs at any layout, and what each of them counted.
+"""Lesson 18's view of a training system: a check asks for runs at any layout, and gets what each of them counted.
 
     reference, parallel = run(), run({"dp": 2})                 # one rank, two ranks; one step in float64
     assert np.allclose(parallel.losses, reference.losses, rtol=1e-9)
 
-`Handle` knows nothing of minidist: it gets a function that answers. In a grade, this function looks into a table of
-runs, which the grader has made.
+`Handle` knows nothing of minidist: it gets a function that answers. In grading, this function looks up
+runs in a table that the grader has made.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray
-MOST = {"steps": 20, "batch": 24, "seed": 1000, "resume_at": 19}  # of a run
+MOST = {"steps": 20, "batch": 24, "seed": 1000, "resume_at": 19}  # the largest values that a run may have
 DEAREST = 240  # ranks x steps that a check may ask for
 OPTIMIZERS = ("adamw", "sgd")
 
@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
     losses: list[float]  # of each step
     gradients: dict[str, Array]  # whole ones by parameter, flat, before clipping
-    norms: list[float]  # of the gradient, as the rank takes it for clipping
+    norms: list[float]  # of the gradient, as each rank uses it for clipping
     bytes: list[dict[str, int]]  # sent in the first step, by phase
     memory: list[dict[str, int]]  # the most that was held in the first step, by kind
     parameters: list[dict[str, Array]]  # at the end: those that the rank holds whole
@@ -35,12 +35,12 @@ class Result(NamedTuple):
 
 
 class Handle:
-    """A system of which a check knows what stands here, and what its runs count.
+    """A training system, as a check sees it: the facts below, and what its runs count.
 
-    axes: the numbers of ranks along its axis; if they can be chosen, the numbers of micro-batches.
+    axes: the possible numbers of ranks along its axis and, if they can be chosen, of micro-batches.
     batch: sequences in a step, if a run names no other number.
-    precision: in which its users train. Every system also trains in "fp64".
-    zero: ZeRO's stage, or 0. shards: states are divided among this many ranks at most.
+    precision: the one in which its users train. Every system also trains in "fp64".
+    zero: ZeRO's stage, or 0. shards: the most ranks among which states are divided.
     clip: the largest norm of a gradient, or 0.
     """
 
@@ -103,7 +103,7 @@ class Handle:
 
 
 def why_not(system: Any, asked: Mapping[str, Any]) -> str:
-    """Why a system cannot make such a run; "" if it can."""
+    """Why a system cannot do such a run; "" if it can."""
     layout, batch = asked["layout"], asked["batch"]
     for axis, sizes in system.axes.items():
         if layout[axis] not in sizes:

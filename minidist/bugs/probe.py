@@ -33,7 +33,7 @@ class Run:
     chapter: str
     options: str
     ranks: int = 1
-    own_rows: bool = False  # each of `ranks` shares of a batch is drawn with a seed of its own
+    own_rows: bool = False  # each rank's share of a batch is drawn with a seed of its own
     resume_at: int = 0  # after this many steps, save a checkpoint, forget everything, and load it; 0: never
     parameters: bool = False  # whether to also tell what each rank holds at the end
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def count(run: Run) -> dict[str, Any]:
-    """What a run counts, as rank 0 knows it at the end; or, if it fails, the error alone."""
+    """Perform a run; returns what rank 0 knows at the end that it counted or, if it fails, the error alone."""
     with tempfile.TemporaryDirectory(prefix="minidist-bug-") as folder:
         try:
             if run.chapter == "train":
@@ -55,7 +55,7 @@ def count(run: Run) -> dict[str, Any]:
 
 
 def train(run: Run, comm: Any, folder: str) -> dict[str, Any]:
-    """Train on this rank."""
+    """Train on this rank; returns what all ranks have counted."""
     job, driver = start(run, comm)
     seen = watch_gradients(driver.engine, comm)
     losses: list[float] = []
@@ -94,7 +94,7 @@ def start(run: Run, comm: Any) -> tuple[Job, Driver]:
 
 
 def draw(run: Run, job: Job, step: int) -> tuple[Array, Array]:
-    """A global batch."""
+    """Draw the global batch of a step."""
     o = job.options
     if not run.own_rows:
         return job.corpus.batch(o.batch, o.context, key=(o.seed, step))
@@ -104,8 +104,8 @@ def draw(run: Run, job: Job, step: int) -> tuple[Array, Array]:
 
 
 def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
-    """Where the first update's gradients, by name, and their norm will be: as the update uses them, not clipped. What
-    is sent to know them is counted apart."""
+    """A dictionary that the first update fills: its gradients by name and their norm, not clipped. "apart": bytes that
+    ranks send only to collect these."""
     found: dict[str, Any] = {"apart": Counter()}
     update_all = engine.update_all
 
@@ -136,12 +136,12 @@ def whole(engine: Engine, piece: Any) -> Named:
 
 
 def held(engine: Engine) -> dict[str, int]:
-    """The most bytes that this rank's device has held, by kind, without what only arithmetic needs."""
+    """The most bytes that this rank's device has held, by kind, without workspace."""
     return {kind: nbytes for kind, nbytes in engine.memory().items() if kind != "workspace"}
 
 
 def copies(engine: Engine) -> Named:
-    """What this rank holds of all that ranks must hold alike: its whole parameters, and the loss scale."""
+    """What must be equal on all ranks that hold it: this rank's whole parameters, and the loss scale."""
     parameters = {
         parameter.name: view.astype(np.float64)
         for flat in engine.flats
@@ -153,13 +153,13 @@ def copies(engine: Engine) -> Named:
 
 
 def is_whole(parameter: Parameter) -> bool:
-    """Whether this rank holds all of it, and not the part that tensor parallelism gave it."""
+    """Whether this rank holds the whole parameter, and not a part of it, as in tensor parallelism."""
     shape, axis, runs = parameter.spans()
     return runs == ((0, shape[axis]),)
 
 
 def difference_of_copies(held: list[Named]) -> tuple[float, str]:
-    """The largest difference between two ranks' copies, relative to them, and of what."""
+    """The largest relative difference between two ranks' copies, and the name of the array."""
     largest = 0.0, ""
     for name in sorted({name for of in held for name in of}):
         first, *others = [of[name] for of in held if name in of]

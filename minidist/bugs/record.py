@@ -3,11 +3,11 @@
 They stand in `minidist/claims/mutants/record/SYSTEM.toml`. A file may begin with tables [given.NAME]: changes that give
 the healthy program a feature that it lacks, such as another optimizer. A bug has:
 
-    name           of one word, for the command line
+    name           one word, for the command line
     system         where it was found
     repository     its repository on GitHub, or "" if the bug is our own
     thread         the number of its thread, #1 or PR #1; "" if the bug stands in code or in a document, or is our own
-    title, year    of the thread, without labels in brackets, or of what else tells of it
+    title, year    of the thread, without labels in brackets, or of another source
     mistake        in one sentence
     says           what the thread says of its effect
     here           how it behaves here, if that differs from what the thread says
@@ -16,8 +16,8 @@ the healthy program a feature that it lacks, such as another optimizer. A bug ha
     layout         options that only the chapter has
     ranks, other   how many ranks; and how many, if another number has to give the same losses
     micro          micro-batches, if another number of them has to give the same losses
-    precision      in which it is trained as users train; float32 if not given
-    adam           false if another optimizer takes its place, so that SGD cannot
+    precision      of the runs that train as users do; float32 if not given
+    adam           false if another optimizer takes Adam's place; then SGD cannot, and its check is left out
     given          features that the healthy program needs
     change         file, old and new: the mistake
 """
@@ -29,7 +29,7 @@ from minidist.claims import mutants
 from minidist.claims.mutants.patch import Patch, read_document
 
 FOLDER = mutants.TABLE / "record"
-Edit = tuple[str, Patch]  # a file of the package, and a change of it
+Edit = tuple[str, Patch]  # a file of the package, and a change to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Bug:
     layout: str = ""
     ranks: int = 2
     other: int = 1
-    micro: int = 0  # none
+    micro: int = 0  # 0: none
     precision: str = "fp32"
     adam: bool = True
     given: tuple[Edit, ...] = field(default=(), repr=False)
@@ -56,7 +56,7 @@ class Bug:
 
     @property
     def place(self) -> str:
-        """The files in which it is rebuilt."""
+        """The files in which the bug is rebuilt."""
         return ", ".join(dict.fromkeys(name for name, _ in self.change))
 
     @property
@@ -66,7 +66,7 @@ class Bug:
 
     @property
     def link(self) -> str:
-        """Where to read it; "" if the bug is our own."""
+        """The address of its thread or repository; "" if the bug is our own."""
         if not self.repository:
             return ""
         kind = "pull" if self.thread.startswith("PR") else "issues"

@@ -28,13 +28,13 @@ from minidist.claims.mutants.patch import read_document
 
 OURS = Path(__file__).with_name("ours.toml")
 AXES = {"tensor_parallel": "tp", "context_parallel": "cp", "expert_parallel": "ep", "pipeline": "pp"}  # others: dp
-KINDS: dict[str, tuple[str, ...]] = {  # what shows a bug -> the bugs of which one is drawn
+KINDS: dict[str, tuple[str, ...]] = {  # by what shows them: the bugs from which one is drawn
     "gradients": (
         *("experts-times-ep", "cp-wrong-backward", "replica-not-summed", "local-label-smoothing", "gathered-logits"),
         *("dropout-per-rank", "same-dropout-mask", "one-receive-buffer", "order-of-readiness"),
     ),
     "norms": ("replica-counted-twice", "norm-without-experts", "norm-per-group"),
-    "sizes": ("bucket-never-flushed", "local-token-mean"),  # of layouts and batches
+    "sizes": ("bucket-never-flushed", "local-token-mean"),  # sizes of layouts and batches
     "memory": ("zero2-is-zero1", "whole-optimizer-state", "whole-parameters"),
     "precision": ("scale-on-one-stage", "norm-times-scale"),
     "checkpoint": ("moment-not-loaded", "updates-not-loaded"),
@@ -45,7 +45,7 @@ SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A program to be checked. Its facts are all that a check is told."""
+    """A program to be checked. A check is told only its `facts`."""
 
     name: str
     chapter: str
@@ -85,12 +85,12 @@ def read_bugs() -> dict[str, Bug]:
 
 
 def system_of(bug: Bug, seed: int, broken: bool = True) -> System:
-    """The program that has this bug; or the healthy one that the bug was made of."""
+    """The program with this bug or, if not broken, the healthy program in which the bug was made."""
     words = bug.options.split()
     axis, dropout = AXES.get(bug.chapter, "dp"), "--dropout" in words
     micro_option = "--micro-batches" if bug.chapter == "pipeline" else "--accumulate"
     layout = bug.layout.replace("--ep 2", "--ep {n}").replace("--micro-batches 4", "")
-    micro = (4, 2, 1) if bug.chapter == "pipeline" else (1, 2, 4)  # of dropout, masks depend on it
+    micro = (4, 2, 1) if bug.chapter == "pipeline" else (1, 2, 4)  # dropout masks depend on this number
     return System(
         name=bug.name,
         chapter=bug.chapter,
@@ -106,7 +106,7 @@ def system_of(bug: Bug, seed: int, broken: bool = True) -> System:
 
 
 def hybrid_system(seed: int) -> System:
-    """A healthy one: ZeRO-3 in hosts of two ranks, which hold copies of each other's states."""
+    """A healthy system: ZeRO-3 in hosts of two ranks, which hold copies of each other's states."""
     sizes = (("dp", (1, 2, 4)), ("micro", (1, 2)))
     layout = "--dp {n} --pp 1 --tp 1 --zero 3 --ranks-per-host {host} --micro-batches {m}"
     return System(
@@ -115,10 +115,10 @@ def hybrid_system(seed: int) -> System:
 
 
 def draw(seed: int) -> dict[str, tuple[System, System, System]]:
-    """Of each kind a broken system, and two healthy ones. A seed always draws the same.
+    """For each kind of bug, a broken system and two healthy ones. A seed always draws the same.
 
-    The first healthy one is the program that the bug was made of: what a check is told tells it nothing, because the
-    batches of both are drawn alike.
+    The first healthy one is the program in which the bug was made. The facts do not tell a check which one is broken,
+    because the batches of both are drawn alike.
     """
     random, bugs, drawn = np.random.default_rng([SALT, seed]), read_bugs(), {}
     hybrid = replace(hybrid_system(int(random.integers(1, 10**6))), batch=int(random.choice((7, 9, 11))))
@@ -137,7 +137,7 @@ def draw(seed: int) -> dict[str, tuple[System, System, System]]:
 
 
 class Systems:
-    """Performs runs, in one process for each changed copy of the package, and remembers what they counted."""
+    """Performs runs, with one process for each changed copy of the package, and remembers what they counted."""
 
     def __init__(self) -> None:
         self.opened = ExitStack()
@@ -154,8 +154,8 @@ class Systems:
         self.opened.close()
 
     def perform(self, wanted: Iterable[tuple[System, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """What each request counts, as `handle.Result` has it; or, if the run fails, its error. All systems run at a
-        time. Raises Stopped if a process ends."""
+        """What each requested run counts, with the fields of `handle.Result`; or its error, if it fails. All systems
+        run at the same time. Raises Stopped if a process ends."""
         keys = [(system.edits, system.run(asked)) for system, asked in wanted]
         missing: dict[tuple[Edit, ...], list[Run]] = {}
         for edits, run in dict.fromkeys(keys):
@@ -163,7 +163,7 @@ class Systems:
                 missing.setdefault(edits, []).append(run)
         try:
             self.learn(missing)
-        except BaseException:  # a process that is asked again would first answer what was asked before
+        except BaseException:  # asked again, a process would first answer the previous request
             self.close()
             raise
         return [self.known[key] for key in keys]
@@ -171,7 +171,7 @@ class Systems:
     def learn(self, missing: Mapping[tuple[Edit, ...], Sequence[Run]]) -> None:
         """Ask each process for its runs, and read what they count. Raises Stopped."""
         for edits, runs in missing.items():
-            with suppress(BrokenPipeError):  # who has ended does not answer
+            with suppress(BrokenPipeError):  # the process has ended, and will not answer
                 print(json.dumps([asdict(run) for run in runs]), file=self.process(edits).stdin, flush=True)
         for edits, runs in missing.items():
             stdout = self.process(edits).stdout
@@ -181,7 +181,7 @@ class Systems:
             self.known.update({(edits, run): told(of) for run, of in zip(runs, json.loads(line), strict=True)})
 
     def process(self, edits: tuple[Edit, ...]) -> "subprocess.Popen[str]":
-        """The one in which the package has these changes."""
+        """The process for the copy of the package with these changes."""
         if edits not in self.processes:
             folder = self.opened.enter_context(changed_copy(edits))
             self.processes[edits] = subprocess.Popen(
@@ -197,7 +197,7 @@ class Systems:
 
 
 def told(counted: Mapping[str, Any]) -> dict[str, Any]:
-    """What a check is told of what a run counted."""
+    """The part of what a run counted that a check is told."""
     if "error" in counted:
         return dict(counted)
     held = [{name: np.array(x) for name, x in of_rank.items()} for of_rank in counted["parameters"]]

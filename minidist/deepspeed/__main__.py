@@ -35,11 +35,11 @@ class Prepared(NamedTuple):
 
     plan: Plan
     job: command.Job
-    line: str  # the command line that would do the same, as far as there are options for it
+    line: str  # the chapter's command line that does the same, as far as there are options for it
 
 
 def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
-    """Read, plan and check. Raises UsageError for whatever cannot work."""
+    """Read, plan and check. Raises UsageError for what cannot work."""
     made = with_file(command.parser(__doc__ or "", "deepspeed"))
     options = made.parse_args(arguments)
     translated, _ = accelerate.load(options.config, ranks)
@@ -63,7 +63,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
 
 
 def with_file(made: Parser) -> Parser:
-    """A command line, and the configuration's file."""
+    """Add the configuration's file to a command line."""
     made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     return made
 
@@ -86,7 +86,7 @@ class Driver:
 
 
 def main(comm: Comm, prepared: Prepared) -> int:
-    """Say what will be done, and do it; returns the exit status."""
+    """Print what will be done, and do it; returns the exit status."""
     plan, job, line = prepared
     if comm.rank == 0:
         for text in (*plan.notes, line):

@@ -22,7 +22,7 @@ from minidist.deepspeed.config import NEAR
 
 @dataclass
 class Translated:
-    """A configuration of DeepSpeed that says the same, and what DeepSpeed has no key for."""
+    """An equivalent configuration of DeepSpeed, and the settings that DeepSpeed has no key for."""
 
     config: dict[str, Any]
     shard: int | None = None  # ranks of a host, if each host has a copy of the model
@@ -34,7 +34,7 @@ class Translated:
 STAGES = {"NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3}
 NUMBERED = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # from 1
 
-# Keys that start processes, or say where: mpirun does. And what changes nothing here, with values that need no word.
+# Keys about starting processes, which mpirun does here, and keys that change nothing here: they need no note.
 LAUNCH = (
     *("compute_environment", "debug", "machine_rank", "main_training_function", "main_process_ip", "main_process_port"),
     *("rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo"),
@@ -75,10 +75,10 @@ WITHOUT_EFFECT = {
 FSDP = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
     *("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch"),
-    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # this holds anyway
+    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # true here anyway
     *WITHOUT_EFFECT,
 )
-QUIET = {  # what happens anyway
+QUIET = {  # values that ask for what happens here anyway: they need no note
     "fsdp_limit_all_gathers": True,
     "fsdp_offload_params": False,
     "fsdp_activation_checkpointing_offload": False,
@@ -89,8 +89,8 @@ PREFETCH = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", "NO_PREFETCH": "none
 
 
 def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
-    """A file in DeepSpeed's words, and for how many ranks: `ranks`, or what the file says, or 1. A YAML's name ends in
-    .yaml or .yml; all else is read as JSON."""
+    """Read a file; returns it in DeepSpeed's words, and the number of ranks: `ranks`, or what the file says, or 1. A
+    file whose name ends in .yaml or .yml is YAML; any other is read as JSON."""
     if not path.lower().endswith((".yaml", ".yml")):
         return Translated(read(path)), ranks or 1
     found = parse(path)
@@ -123,14 +123,14 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
 
 
 def parse(path: str) -> dict[str, Any]:
-    """A YAML file. Raises UsageError with line and column for what is none."""
+    """Read a YAML file. If it is not valid, raises UsageError with line and column."""
     try:
         import yaml
     except ImportError:
         raise UsageError(f"{path}: YAML needs a package of its own: {how_to_install('deepspeed')}") from None
 
     class Unique(yaml.SafeLoader):
-        """If a key appears twice, YAML would silently take the last one."""
+        """Refuses a key that appears twice; YAML would silently take the last one."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
@@ -155,12 +155,12 @@ def parse(path: str) -> dict[str, Any]:
 
 
 def _guess(name: str, names: Iterable[str]) -> str:
-    """ ": do you mean ...?", if there is a name that is very like this one."""
+    """ ": do you mean ...?" with a very similar name; "" if there is none."""
     return "".join(f": do you mean {match}?" for match in get_close_matches(name, [*names], 1, NEAR))
 
 
 def _unknown(section: dict[str, Any], names: Iterable[str], prefix: str) -> list[str]:
-    """A line for each key that Accelerate passes on, and nobody reads."""
+    """A note for each key that Accelerate accepts without knowing it."""
     known = {*names}
     return [
         f"{prefix}{name} has no effect here, and none in Accelerate, which does not know it{_guess(str(name), known)}"
@@ -170,7 +170,7 @@ def _unknown(section: dict[str, Any], names: Iterable[str], prefix: str) -> list
 
 
 def _refuse_other_axes(found: dict[str, Any]) -> None:
-    """Raise UsageError for tensor, context and pipeline parallelism; sections without anything in them mean nothing."""
+    """Raise UsageError for tensor, context and pipeline parallelism; empty sections are ignored."""
     if _section(found, "megatron_lm_config"):
         raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
     for name, size in _section(found, "parallelism_config").items():
@@ -194,7 +194,7 @@ def _whole(found: dict[str, Any], name: str) -> int | None:
 
 
 def _precision(config: dict[str, Any], mixed: Any) -> None:
-    """mixed_precision: no, fp16, bf16; fp8 is not here. It fills what a file of DeepSpeed's own leaves open."""
+    """Apply mixed_precision (no, fp16 or bf16, not fp8) where DeepSpeed's own configuration says nothing or "auto"."""
     mixed = "no" if mixed in (False, None) else mixed  # YAML reads a bare no as false
     if mixed == "fp8":
         raise UsageError("mixed_precision fp8 is not here, because nothing is computed in 8 bits: say bf16")
@@ -231,7 +231,7 @@ def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
 def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
     reshard = section.get("fsdp_reshard_after_forward")
     strategy = section.get("fsdp_sharding_strategy", reshard if isinstance(reshard, str) else None)
-    if strategy is None:  # FSDP2 has but one question: whether parameters are given back after the forward
+    if strategy is None:  # FSDP2 only asks whether parameters are dropped after the forward
         strategy = "SHARD_GRAD_OP" if reshard is False else "FULL_SHARD"
     if str(strategy).isdecimal() and 1 <= int(strategy) <= len(NUMBERED):
         strategy = NUMBERED[int(strategy) - 1]
@@ -266,7 +266,7 @@ def _flag(section: dict[str, Any], name: str) -> bool:
 
 
 def _backward_prefetch(section: dict[str, Any]) -> str:
-    """Where the file is silent, FSDP1 does not prefetch, and FSDP2, which cannot be asked, does."""
+    """The value of --backward-prefetch. If the file does not say, FSDP1 does not prefetch, and FSDP2 does."""
     usual = "BACKWARD_PRE" if section.get("fsdp_version") == 2 else "NO_PREFETCH"
     names = ("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy")
     asked = next((section[name] for name in names if section.get(name) is not None), usual)

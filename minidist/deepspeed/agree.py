@@ -61,8 +61,8 @@ def batch_of(config: Config, ranks: int, options: Namespace, given: Collection[s
 
 
 def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int) -> tuple[int, int, int]:
-    """DeepSpeed's rule (runtime/config.py, _set_batch_related_parameters): the first is the product of the others and
-    the number of ranks, and what is missing follows from what is there. Raises UsageError in its words."""
+    """DeepSpeed's rule (runtime/config.py, _set_batch_related_parameters): batch = micro · accumulate · ranks, and a
+    missing number follows from the given ones. Raises UsageError in DeepSpeed's words."""
     if batch is not None and micro is not None:
         accumulate = accumulate if accumulate is not None else batch // micro // ranks
     elif batch is not None:
@@ -87,7 +87,7 @@ def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ra
 
 
 def precision_of(config: Config, options: Namespace, given: Collection[str]) -> str:
-    """fp16, bf16, or neither. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
+    """mixed (fp16), bf16, fp32 or fp64. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
     fp16, bf16 = (config.stated.get(path) for path in ("fp16.enabled", "bf16.enabled"))
     typed = "precision" in given
     wanted = options.precision if typed or "auto" in (fp16, bf16) else "fp32"
@@ -109,9 +109,9 @@ def precision_of(config: Config, options: Namespace, given: Collection[str]) -> 
 
 
 def recompute_of(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
-    """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint; or of as many blocks as there should be
-    checkpoints."""
+    """The policy of recomputation. A configuration that sets a key of activation checkpointing switches it on: the
+    input of each block is kept, as in models that call deepspeed.checkpointing.checkpoint, or, with number_checkpoints,
+    the inputs of that many blocks."""
     room = "activation_checkpointing."
     asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))
     if not asked or "recompute" in given:

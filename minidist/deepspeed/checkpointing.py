@@ -7,9 +7,9 @@
     engine, *_ = deepspeed.initialize(model=model, config=config, comm=comm)
     checkpointing.configure(engine, checkpoint_in_cpu=True)
 
-Only x, the function's first argument, is kept for the backward, in which the function runs again: of a block bsh
-elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). x waits as ZeRO-R's checkpoints
-do (`minidist/zero_r.py`), where `configure` says. With a section activation_checkpointing in the configuration
+Only x, the function's first argument, is kept for the backward, in which the function runs again: for a block, bsh
+elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). x is stored like ZeRO-R's checkpoints
+(`minidist/zero_r.py`), where `configure` says. If the configuration has a section activation_checkpointing,
 `initialize` makes every block run again; a model that calls `checkpoint` leaves that section out.
 """
 
@@ -38,9 +38,9 @@ def configure(
     synchronize: bool | None = None,
     profile: bool | None = None,
 ) -> None:
-    """Set where the inputs wait that `checkpoint` keeps from now on. Arguments that are None follow deepspeed_config.
+    """Set where `checkpoint` stores its inputs from now on. Arguments that are None follow deepspeed_config.
 
-    contiguous_checkpointing: all in one room, for num_checkpoints of a forward. checkpoint_in_cpu: in host memory.
+    contiguous_checkpointing: in one buffer, for num_checkpoints of a forward. checkpoint_in_cpu: in host memory.
     Rank 0 names each of the other arguments that has no effect here. (DeepSpeed's function takes a module that knows
     the ranks; this one takes the engine, whose memories hold the inputs.) Raises UsageError for settings that cannot
     work.
@@ -68,6 +68,6 @@ def configure(
 
 
 def checkpoint(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """function(x, *arguments), (B, T, C) like x. It must give the same result twice, and keep no activations itself."""
+    """function(x, *arguments), (B, T, C) like x. The function must return the same twice, and keep no activations."""
     store = x.tape.store.checkpoints if x.tape else None
     return recomputed(lambda x: function(x, *arguments), x, store)

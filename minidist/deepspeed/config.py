@@ -27,8 +27,8 @@ OBJECTS = {path.rpartition(".")[0] for path in KEYS} - {""} | {"optimizer.params
 NULL = (  # objects that may be null
     *("bf16", "zero_optimization.offload_param", "zero_optimization.offload_optimizer", "optimizer.params", "aio"),
 )
-CONSTRUCTED = ("optimizer.params", "scheduler.params")  # they become arguments, so that an unknown one is an error
-NEAR = 0.8  # how like a known key an unknown one must be to be taken for a slip of it
+CONSTRUCTED = ("optimizer.params", "scheduler.params")  # their keys become arguments, so an unknown key is an error
+NEAR = 0.8  # from this similarity on, an unknown key is taken for a misspelling of a known one
 CPU_OFFLOAD = {  # deprecated switches
     "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer.device",
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param.device",
@@ -40,7 +40,7 @@ CPU_OFFLOAD = {  # deprecated switches
 class Config:
     """What a configuration says, by path: zero_optimization.stage."""
 
-    table: dict[str, Key]  # the keys that it may have, those of its optimizer and its scheduler among them
+    table: dict[str, Key]  # the keys that it may have, including its optimizer's and its scheduler's
     stated: dict[str, Any]  # as written in the file, "auto" included
     values: dict[str, Any]  # of every key: as stated, checked and filled in, or its default
     notes: list[str]  # one line for each key that has no effect here
@@ -75,14 +75,14 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
 
 
 def _of_type(which: str, config: dict[str, Any], types: dict[str, dict[str, Key]]) -> dict[str, Key]:
-    """The keys of an optimizer's or a scheduler's params, by its type; without a type, there is neither."""
+    """The keys that an optimizer's or a scheduler's params may have, by its type; {} without a type."""
     section = config.get(which, {})
     if not isinstance(section, dict):
         raise UsageError(f"{which} should be an object, {{...}}, not {_short(section)}")
     name = section.get("type")
     if name is None:
         return {}
-    exact = {known.lower() if "Adam" in known else known: known for known in types}  # only there case does not matter
+    exact = {known.lower() if "Adam" in known else known: known for known in types}  # case matters in all other names
     found = exact.get(str(name).lower(), exact.get(str(name)))
     if found is None:
         raise UsageError(f"{which}.type {_short(name)} is not here: use one of {', '.join(types)}")
@@ -90,8 +90,8 @@ def _of_type(which: str, config: dict[str, Any], types: dict[str, dict[str, Key]
 
 
 def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Iterator[tuple[str, Any]]:
-    """(path, value) of each key, by its present name; also of sections and keys that the table does not have, and that
-    change nothing. Raises UsageError for those that would."""
+    """(path, value) of each key, by its present name; also of sections and keys that the table does not have, if they
+    change nothing. Raises UsageError for the others."""
     for name, value in section.items():
         path = ALIASES.get(f"{prefix}{name}", f"{prefix}{name}")
         if path in table:
@@ -126,7 +126,7 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
 
 
 def _check_fields(path: str, section: Any) -> None:
-    """Refuse in a section that is not read here what pydantic refuses there."""
+    """Refuse, in a section that minidist does not read, what pydantic refuses in DeepSpeed."""
     if path in ANY or (section is None and path in NULL):
         return
     if not isinstance(section, dict):
@@ -146,7 +146,7 @@ def _check_fields(path: str, section: Any) -> None:
 
 
 def _note_of_other(path: str, value: Any, table: dict[str, Key]) -> list[str]:
-    """A line for a section that is not read, or a key that nobody knows."""
+    """A note for a section that is not read, or an unknown key; none if the section is switched off."""
     if path in REFUSED_SECTIONS or (path in SECTIONS and not switched_on(value)):
         return []
     if path in SECTIONS:
@@ -165,8 +165,8 @@ def switched_on(section: Any) -> bool:
 
 
 def _guess(path: str, table: Iterable[str]) -> str:
-    """ ": do you mean ...?", of a key that is very like this one in the same section, or of the only one that has this
-    name elsewhere; "" if there is none."""
+    """ ": do you mean ...?" with the only key that has this name in another section, or with a very similar key in the
+    same section; "" if there is none."""
     known = [*table, *(alias for alias in ALIASES if "." in alias), *OBJECTS, *SECTIONS, *REFUSED_SECTIONS]
     prefix, _, name = path.rpartition(".")
     elsewhere = [each for each in table if each.rpartition(".")[2] == name]
@@ -200,7 +200,7 @@ def _note(path: str, key: Key, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in a message: as JSON has it, and on one line."""
+    """A value for a message: as JSON writes it, shortened to one line."""
     named = {"True": "true", "False": "false", "None": "null"}
     text = named.get(repr(value), repr(value))
     return text if len(text) < 60 else f"{text[:57]}..."

@@ -108,7 +108,7 @@ def initialize(
 
 
 def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
-    """The plan's engine."""
+    """Make the engine that a plan describes."""
     if plan.nvme:
         folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
@@ -122,12 +122,12 @@ def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> 
 
 
 def width_of(model: list[Unit]) -> int:
-    """h: of a token's vector."""
+    """h: the length of a token's vector."""
     return next(parameter.shape[1] for parameter in model[0].parameters if len(parameter.shape) == 2)
 
 
 def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> Batches:
-    """Without end: micro-batches of all ranks, (micro_batch · N, T), in a new order of the sequences in each epoch."""
+    """Micro-batches of all ranks, without end: (micro_batch · N, T), the sequences in a new order in each epoch."""
     x, y = training_data
     size = plan.micro_batch * plan.ranks
     if len(x) < size:
@@ -140,7 +140,7 @@ def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> 
 
 
 class DeepSpeedEngine:
-    """An engine of minidist by DeepSpeed's names. `stage`: that engine."""
+    """An engine of minidist, called `stage`, under DeepSpeed's names."""
 
     def __init__(self, stage: DataParallel, plan: Plan, comm: Comm) -> None:
         self.stage, self.plan, self.comm = stage, plan, comm
@@ -185,7 +185,7 @@ class DeepSpeedEngine:
         return float(sum(self.comm.all_gather_object(self.part_of_batch(batches))))
 
     def part_of_batch(self, batches: Batches) -> float:
-        """Do the same; returns this rank's part of the loss."""
+        """Do the same as `train_batch`, but return this rank's part of the loss."""
         part = 0.0
         a = self.plan.accumulate
         for i in range(a):
@@ -201,7 +201,7 @@ class DeepSpeedEngine:
 
     @property
     def global_steps(self) -> int:
-        """Updates, and those that an overflow prevented."""
+        """The number of updates, including those that an overflow prevented."""
         return self.stage.steps
 
     @property
@@ -214,7 +214,7 @@ class DeepSpeedEngine:
 
     @property
     def loss_scale(self) -> float:
-        """The next backward multiplies the loss by this."""
+        """The factor by which the next backward multiplies the loss."""
         return self.stage.loss_scale.scale
 
     def get_lr(self) -> list[float]:
@@ -244,7 +244,7 @@ class DeepSpeedEngine:
         self.milliseconds[what] += 1000 * (time.perf_counter() - begin)
 
     def print_progress(self) -> None:
-        """steps_per_print and wall_clock_breakdown, if the configuration has either: rank 0's line."""
+        """Print rank 0's line of progress, if steps_per_print or wall_clock_breakdown asks for it."""
         timed = self.plan.config["wall_clock_breakdown"]
         every = self.plan.config["steps_per_print"] or (10 if timed else None)
         if not every or self.global_steps % every:
@@ -264,13 +264,13 @@ class DeepSpeedEngine:
         ranks must call this.
 
         tag: global_step{N}, if none is given; an older checkpoint of this tag is replaced. client_state: anything that
-        JSON can say, for load_checkpoint to return. Raises UsageError for an invalid tag, or for state that JSON lacks.
+        JSON can hold; load_checkpoint returns it. Raises UsageError for an invalid tag, or for state that JSON cannot.
         """
         tag = tag or f"global_step{self.global_steps}"
         if re.fullmatch(r"[^/~.][^/~]*", tag) is None or tag == LATEST or is_draft(tag):
             raise UsageError(f"save_checkpoint: a tag is a name for a folder, without a ~: not {tag!r}")
         try:
-            client = json.loads(json.dumps(client_state or {}))  # as it will be read: keys of numbers are texts
+            client = json.loads(json.dumps(client_state or {}))  # as it will be read: JSON makes keys texts
         except (TypeError, ValueError) as error:
             raise UsageError(f"save_checkpoint: client_state cannot be written as JSON: {error}") from None
         about = {
@@ -285,8 +285,8 @@ class DeepSpeedEngine:
         """Continue from a tag, or from the last one saved if none is given. Returns its folder and its client_state.
         All ranks must call this.
 
-        Any stage, on any number of ranks, goes on from any other's. Raises UsageError if there is no checkpoint,
-        or if it is another model's.
+        Any stage, on any number of ranks, can continue from any other's checkpoint. Raises UsageError if there is no
+        checkpoint, or if it is another model's.
         """
         path = checkpoint.tagged(load_dir, tag) if tag else load_dir
         moments = self.stage.settings.optimizer.moments
@@ -297,8 +297,8 @@ class DeepSpeedEngine:
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "model.safetensors") -> bool:
         """Save only the parameters, as they are stored; False if stage 3 has divided them and
-        stage3_gather_16bit_weights_on_model_save does not ask to put them together. All ranks must call. If they cannot
-        be written, a line says so and the work goes on."""
+        stage3_gather_16bit_weights_on_model_save does not ask to gather them. All ranks must call this. If the file
+        cannot be written, a message says so and the work goes on."""
         if self.plan.stage == 3 and not self.plan.config["zero_optimization.gather_16bit_weights_on_model_save"]:
             return False
         found = checkpoint.weights(self.stage, writer=self.comm.rank == 0)

@@ -79,7 +79,7 @@ def asked_model(options: Namespace) -> tuple[Model | Count, str]:
 
 
 def explain(arguments: Sequence[str]) -> str:
-    """The whole text. Raises UsageError for a file that cannot be read or planned."""
+    """The explanation as text. Raises UsageError for a file that cannot be read or planned."""
     made = parser()
     options = made.parse_args(arguments)
     given = agree.typed(made, arguments)
@@ -137,7 +137,7 @@ def keys(plan: Plan, model: Model | Count) -> Iterator[str]:
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Lines of a terminal's usual width."""
+    """Wrap a text to lines of 80 columns."""
     return textwrap.wrap(
         text,
         80,
@@ -156,7 +156,7 @@ def shown(value: Any) -> str:
 
 
 def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
-    """Whether a device has room for that."""
+    """Whether a device of this capacity has room for the run."""
     needed = on_device(plan, model, s)
     left = capacity - needed
     verdict = f"yes, {left / GB:,.1f} are left" if left >= 0 else f"no, {-left / GB:,.1f} too many"
@@ -203,7 +203,7 @@ def memory(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[s
 
 
 def on_the_host(plan: Plan, model: Model | Count) -> Iterator[str]:
-    """What ZeRO-Offload moves out of a rank's device, and ZeRO-Infinity on into files."""
+    """What ZeRO-Offload moves from a rank's device to its host, and ZeRO-Infinity on to files."""
     (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
     largest = max(model.units, default=0)
     if plan.stage == 1:

@@ -34,8 +34,8 @@ class Key(NamedTuple):
     read: Reader
     default: Any
     means: str  # what it is about, for a reader of `explain`
-    never: str = ""  # why it can have no effect here; "": it has
-    yet: str = ""  # why it has none so far
+    never: str = ""  # why it can have no effect here; "": it can
+    yet: str = ""  # why it has no effect so far
     already: tuple[Any, ...] = ()  # values that describe what happens here anyway
     refused: str = ""  # why only the default is accepted
 
@@ -298,7 +298,7 @@ KEYS = (
     }
 )
 
-# By what else a key goes: of stage 3 with and without its prefix; and yesterday's spellings.
+# Other names of a key: stage 3's names with their prefix, and old spellings.
 STAGE_3 = (
     *("prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),
     *("max_reuse_distance", "gather_16bit_weights_on_model_save", "module_granularity_threshold"),
@@ -385,7 +385,7 @@ SCHEDULERS = {
     "OneCycle": CYCLE,
 }
 
-# Sections that other parts of DeepSpeed read. These change no number of a training:
+# Sections that other parts of DeepSpeed read. These change no number in training:
 WATCHES = "it watches a run and changes nothing in it"
 SECTIONS = dict.fromkeys(
     ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "timers"), WATCHES
@@ -397,7 +397,7 @@ SECTIONS = dict.fromkeys(
     "data_types": "gradients add up in the dtype in which they are stored",
     "pipeline": "only a PipelineModule reads it: run minidist.pipeline, or minidist.parallel3d --pp",
 }
-# These do, and are accepted where they are switched off:
+# These do, and are accepted only if they are switched off:
 REFUSED_SECTIONS = dict.fromkeys(
     ("torch_autocast", "autotuning", "data_efficiency", "hybrid_engine", "weight_quantization"),
     "it changes what is trained",
@@ -406,7 +406,7 @@ REFUSED_SECTIONS = dict.fromkeys(
     "expert_parallel": "experts need another model",
 }
 VALIDATIONS = [word for each in ("warn", "ignore", "fail") for word in (each.upper(), each, each.capitalize())]
-# What pydantic lets stand in them; what a section not named here holds is not looked at:
+# The fields that pydantic accepts in these sections; the contents of a section not named here are not checked:
 LOG: dict[str, Reader] = {"enabled": flag, "output_path": text, "job_name": text}
 FIELDS: dict[str, dict[str, Reader]] = {
     "tensorboard": LOG,
@@ -435,14 +435,14 @@ FIELDS: dict[str, dict[str, Reader]] = {
     | {"max_out_tokens": whole(1)}
     | dict.fromkeys(("inference_tp_size", "tp_gather_partition_size"), whole(-sys.maxsize)),
 }
-# Of these, only the values of some keys:
+# In these sections only some keys are checked:
 OPEN = {
     "checkpoint": {"tag_validation": one_of(*VALIDATIONS), "writer": or_null(section_of_any)},
     "timers": {"throughput": section(enabled=flag, synchronized=flag)},
     "data_types": {"keep_in_fp32_modules": pieces()},
 }
-ANY = ("datastates_ckpt",)  # of any kind
-# What DeepSpeed had, and since 0.19.7 refuses, also where it is switched off:
+ANY = ("datastates_ckpt",)  # may hold anything
+# Keys that DeepSpeed had, and since 0.19.7 refuses even if they are switched off:
 REMOVED = (
     *("amp", "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "graph_harvesting", "nebula"),
     *("progressive_layer_drop", "quantize_training", "sparse_attention", "sparse_gradients"),

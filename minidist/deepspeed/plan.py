@@ -17,7 +17,7 @@ from minidist.zr.limits import Limits
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
 ROOM = "zero_optimization"
-OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" is, by h
+OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" means, as a function of h
     f"{ROOM}.reduce_bucket_size": lambda h: h * h,
     f"{ROOM}.prefetch_bucket_size": lambda h: int(0.9 * h * h),
     f"{ROOM}.param_persistence_threshold": lambda h: 10 * h,
@@ -26,13 +26,13 @@ OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" is, by h
 
 @dataclass
 class Plan:
-    """What is to be done."""
+    """The run that a configuration asks for."""
 
     config: Config
     ranks: int
     stage: int
-    batch: int  # sequences to an update
-    micro_batch: int  # of a rank
+    batch: int  # sequences per update
+    micro_batch: int  # sequences of one rank in one forward
     accumulate: int
     precision: str  # mixed, bf16, fp32, fp64
     clip: float
@@ -40,19 +40,19 @@ class Plan:
     optimizer: Optimizer
     lr: float
     schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
-    loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
+    loss_scale: LossScale | None  # None: mixed precision's default, or no scaling
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
-    offload: bool = False  # gradients, optimizer states and the update to the host
-    nvme: bool = False  # and the states on to files; in stage 3 parameters too
-    nvme_path: str | None = None  # in which folder; None: a temporary one
-    below: bool = False  # parameters to the host, too
-    limits: Limits = field(default_factory=Limits)  # of stage 3
+    offload: bool = False  # gradients, optimizer states and the update are on the host
+    nvme: bool = False  # and the states are in files; in stage 3 parameters, too
+    nvme_path: str | None = None  # the folder of these files; None: a temporary one
+    below: bool = False  # parameters are on the host, too
+    limits: Limits = field(default_factory=Limits)  # stage 3's limits
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
-    on_host: bool = False  # where inputs of blocks that run again wait
-    together: bool = False  # ... in one room
+    on_host: bool = False  # the stored inputs of blocks that run again are on the host
+    together: bool = False  # ... and in one buffer
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
-    beyond: list[str] = field(default_factory=list)  # what no option of a command line says
-    constant: bool = False  # without a schedule, and no option asks for the chapter's: the learning rate stays
+    beyond: list[str] = field(default_factory=list)  # settings that no option of a command line expresses
+    constant: bool = False  # the learning rate stays the same: no schedule, and no option asks for one
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
@@ -64,7 +64,7 @@ class Plan:
         return "infinity" if self.nvme else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
-        """What options of a command line say of it, by their names."""
+        """The plan's settings as options of a command line, by their names."""
         return {
             "batch": self.batch,
             "accumulate": self.accumulate,
@@ -96,7 +96,7 @@ class Plan:
         return words
 
     def settings(self, seed: int) -> Settings:
-        """For an engine. Raises UsageError where bfloat16 is not installed."""
+        """Settings for an engine. Raises UsageError if bfloat16 is not installed."""
         try:
             stored = precision(self.precision)
         except ImportError:
@@ -123,11 +123,11 @@ def make(
     layers: int | None = None,
     fsdp: Sequence[str] = (),
 ) -> Plan:
-    """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
+    """Plan a configuration's run on `ranks` ranks. Raises UsageError, one line, if it cannot work.
 
     options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
-    given: those that the user has typed. They must not contradict the configuration. width and layers are the model's,
-    h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
+    given: the options that the user has typed. They must not contradict the configuration. width and layers are the
+    model's, h and L. shard: ranks per host in hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width
@@ -194,7 +194,7 @@ def _check_stage(config: Config) -> None:
 
 
 def _offload(config: Config, plan: Plan) -> None:
-    """Where the optimizer works, and where its states are."""
+    """Set where the optimizer works, and where its states are."""
     room = f"{ROOM}.offload_optimizer.device"
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
     if states == "none" or plan.fsdp or not plan.stage:
@@ -222,7 +222,7 @@ def _offload(config: Config, plan: Plan) -> None:
 
 
 def _limits(config: Config, plan: Plan) -> None:
-    """What stage 3 does not divide, gathers ahead, and may have gathered at a time, as far as the file says it."""
+    """Set what stage 3 does not divide, gathers ahead, and may hold gathered at a time, as far as the file says it."""
     paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
     limits = {}
     for name, key in paths.items():
@@ -248,7 +248,7 @@ def _limits(config: Config, plan: Plan) -> None:
 
 
 def _checkpoints(config: Config, plan: Plan) -> None:
-    """Where inputs of blocks that run again wait: in host memory, in one room."""
+    """Set where the inputs of blocks that run again are stored: in host memory, in one buffer."""
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
         path = f"activation_checkpointing.{name}"
@@ -259,12 +259,12 @@ def _checkpoints(config: Config, plan: Plan) -> None:
             reason = "minidist.offload keeps inputs on the device" if plan.offload else kept
             plan.notes.append(f"{path} has no effect here, because {reason}")
     plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
-    if asked:  # that chapter sums all gradients through a buffer
+    if asked:  # the chapter zero_r sums all gradients through a buffer
         plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])
 
 
 def _bucket_size(config: Config, plan: Plan) -> int | None:
-    """Of the one buffer through which gradients go, if the configuration says anything of it."""
+    """Elements of the one buffer through which gradients go; None if the configuration does not say, or cannot."""
     path = f"{ROOM}.reduce_bucket_size"
     if not config.stated.get(path):
         return None
@@ -276,7 +276,7 @@ def _bucket_size(config: Config, plan: Plan) -> int | None:
 
 
 def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:
-    """The configuration's, or the one that the options describe."""
+    """The configuration's optimizer, or the one that the options describe."""
     name = config["optimizer.type"]
     if name is None:
         if options.optimizer == "adamw":
@@ -351,7 +351,7 @@ def _loss_scale(config: Config, plan: Plan) -> LossScale:
 
 
 def _beyond(plan: Plan) -> list[str]:
-    """What the configuration says, and no option does."""
+    """The configuration's settings that no option expresses."""
     found = []
     usual = AdamW(weight_decay=vars(plan.optimizer)["weight_decay"])
     if isinstance(plan.optimizer, AdamW) and plan.optimizer != usual:

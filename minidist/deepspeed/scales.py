@@ -6,7 +6,7 @@ from minidist.nn.precision import LossScale
 
 
 class FixedLossScale(LossScale):
-    """fp16.loss_scale: the same in every step. A step whose gradients overflow is left out all the same."""
+    """fp16.loss_scale: the same in every step. A step whose gradients overflow is still skipped."""
 
     def resume(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
@@ -16,7 +16,7 @@ class FixedLossScale(LossScale):
 
 
 class ForgivingLossScale(LossScale):
-    """fp16.consecutive_hysteresis: a step without an overflow forgives all that were before it."""
+    """fp16.consecutive_hysteresis: a step without an overflow forgives all earlier overflows."""
 
     def update(self, overflow: bool) -> None:
         super().update(overflow)

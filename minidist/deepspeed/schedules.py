@@ -1,8 +1,8 @@
 """DeepSpeed's learning rates (runtime/lr_schedules.py, version 0.19.6) as functions of an update's number, from 0.
 
-There a schedule takes its step after an update, so that the first update of all has the rate with which the schedule
-began, and update u that of its iteration i = u - 1. With warmup_min_lr 0, its default, the first two updates therefore
-change nothing: log(1) = 0, and so is the beginning. Updates are counted, not steps: an overflow advances no schedule.
+DeepSpeed advances a schedule after an update. So the first update has the schedule's initial rate, and update u has the
+rate of iteration i = u - 1. With warmup_min_lr 0, the default, the first two updates therefore change nothing: the
+initial rate is 0, and so is log(1). Updates are counted, not steps: an overflow does not advance a schedule.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 def warmed(i: int, steps: int, kind: str) -> float:
-    """How far warm-up has come, from 0 to 1: by a logarithm, the default, or linearly."""
+    """The progress of the warm-up, from 0 to 1: logarithmic (the default) or linear."""
     steps = max(2, steps)
     if i >= steps:
         return 1.0
@@ -19,7 +19,7 @@ def warmed(i: int, steps: int, kind: str) -> float:
 
 @dataclass(frozen=True)
 class WarmupLR:
-    """From `low` to `high`, and there it stays; with `total`, WarmupDecayLR: linearly down to 0 at that update."""
+    """From `low` to `high`, then constant. With `total`, WarmupDecayLR: then linearly down to `low` at i = `total`."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class WarmupLR:
 
 @dataclass(frozen=True)
 class WarmupCosineLR:
-    """From `low` times the optimizer's rate to all of it, then half a cosine down to `floor` times it."""
+    """From `low` times the optimizer's rate up to that rate, then half a cosine down to `floor` times it."""
 
     lr: float
     low: float

@@ -17,14 +17,14 @@ def sizes(plan: Plan) -> tuple[int, int]:
 
 
 def states(plan: Plan, model: Model | Count) -> zero.ModelStates:
-    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy. What FSDP calls
-    SHARD_GRAD_OP has parameters divided between steps, as stage 3 has."""
+    """Bytes of model states on a rank. With hybrid sharding the ranks of a host share a copy. FSDP's SHARD_GRAD_OP
+    divides parameters between steps, as stage 3 does."""
     p, k = sizes(plan)
     return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
 
 
 def divided(plan: Plan) -> int:
-    """The stage that divides as much between steps."""
+    """The ZeRO stage that divides as much as this plan between steps."""
     return 3 if plan.fsdp and plan.stage else plan.stage
 
 

@@ -1,5 +1,5 @@
-"""What the value of a key may be: each reader takes one as it stands in a file, and returns it as it is meant. One that
-cannot be is a ValueError that says what could.
+"""Readers of a key's value: each takes the value from the file and returns it converted. For a value that is not
+allowed, a reader raises ValueError, and the error's text says what is allowed.
 """
 
 import math
@@ -18,7 +18,7 @@ def flag(value: Any) -> bool:
 
 
 def number(high: float = math.inf, above: bool = False) -> Reader:
-    """From 0 to high; above: 0 itself is too low."""
+    """Reads a number from 0 to high; above: 0 itself is too low."""
     bounds = "above 0" if above else "from 0 on" if high == math.inf else f"from 0 to {high:g}"
 
     def read(value: Any) -> float:
@@ -31,7 +31,7 @@ def number(high: float = math.inf, above: bool = False) -> Reader:
 
 
 def whole(low: int, high: int = sys.maxsize) -> Reader:
-    """A whole number, which may be written as 5e8."""
+    """Reads a whole number, which may be written as 5e8."""
 
     def read(value: Any) -> int:
         fits = not isinstance(value, bool) and isinstance(value, int | float) and low <= value <= high
@@ -84,7 +84,7 @@ def names(value: Any) -> Any:
 
 
 def pieces(*allowed: str) -> Reader:
-    """A list of some of these texts; of any, if none are given."""
+    """Reads a list of texts: only the allowed ones, or any if none are given."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
@@ -97,7 +97,7 @@ def pieces(*allowed: str) -> Reader:
 
 
 def section(**readers: Reader) -> Reader:
-    """An object with these keys, and no others."""
+    """Reads an object with these keys, and no others."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict) or not set(value) <= set(readers):
@@ -117,8 +117,7 @@ WORDS = {True: ("true", "t", "yes", "y", "on", "1"), False: ("false", "f", "no",
 
 
 def lenient(read: Reader, truth: bool = True) -> Reader:
-    """As pydantic reads: "true", "yes", 1 and 1.0 are true, "500" is a number, and, if there is truth in them, true is
-    1."""
+    """Reads as pydantic does: "true", "yes", 1 and 1.0 are true, "500" is a number, and, with `truth`, true is 1."""
 
     def read_too(value: Any) -> Any:
         try:
@@ -135,7 +134,7 @@ def lenient(read: Reader, truth: bool = True) -> Reader:
 
 
 def other_meanings(value: Any) -> list[Any]:
-    """A truth value as a number, a number as a truth value, a text as either."""
+    """Other readings of a value: a truth value as a number, a number as a truth value, a text as either."""
     if isinstance(value, bool):
         return [int(value)]
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""zero.Init, zero.GatheredParameters and zero.TiledLinear: what is divided from birth, or put together for a moment.
+"""zero.Init, zero.GatheredParameters and zero.TiledLinear: units divided when they are made, or gathered for a moment.
 
     with zero.Init(config=config, comm=comm):
         model = gpt(GPTConfig(...))
@@ -30,11 +30,11 @@ from minidist.nn.tensor import Array
 
 
 class Init:
-    """Units that are made within are divided at once, in stage 3: their values are drawn, this rank keeps its shard.
-    One rank to a process: ranks that are threads would divide one another's.
+    """In stage 3, divides units that are made within: draws their values, and keeps this rank's shard.
+    One rank to a process: ranks that are threads would divide one another's units.
 
-    module: a model that is there already, to be divided as if it had been made within. enabled: False leaves all to
-    initialize.
+    module: a model that was made earlier, to be divided as if it had been made within. enabled: False leaves everything
+    to `initialize`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Init:
         return self.device.peak[ALL]
 
     def __enter__(self) -> "Init":
-        """Until the end of the context, a unit that declares its parameters is divided. DeepSpeed steps into
+        """Until the end of the context, a unit that declares its parameters is divided. DeepSpeed hooks into
         torch.nn.Module's constructor in the same way."""
         self.own = declare = Unit.own
 
@@ -84,7 +84,7 @@ class Init:
 
 
 def shard_of(flat: Flat) -> slice:
-    """What this rank keeps of an array (padded,)."""
+    """The part of an array (padded,) that this rank keeps."""
     return ring.chunk(flat.padded, flat.comm.size, flat.comm.rank)
 
 
@@ -105,11 +105,11 @@ def take_over(engine: DataParallel, shards: dict[Flat, Array]) -> None:
 
 
 class GatheredParameters:
-    """Within it some units are here as a whole, on every rank: the `data` of each of their parameters is an array. The
-    device holds them as long, next to the shards: OutOfMemory, if they do not fit.
+    """Gathers whole units on every rank while it is open: the `data` of each of their parameters is an array. The
+    device holds them next to the shards: OutOfMemory, if they do not fit.
 
-    modifier_rank: what this rank has changed is what all keep, master copies included; None: changes are forgotten. All
-    ranks must enter and leave. (DeepSpeed is given single parameters; here a unit is what is gathered.)
+    modifier_rank: all ranks keep this rank's changes, also in master copies; None: changes are forgotten. All ranks
+    must enter and leave. (DeepSpeed takes single parameters; this class takes units.)
     """
 
     def __init__(self, units: Unit | Sequence[Unit], modifier_rank: int | None = None) -> None:
@@ -147,13 +147,13 @@ class GatheredParameters:
 
 
 class TiledLinear:
-    """A linear layer that is never whole: out_splits tiles of its outputs come and go one after the other, and of each
-    a rank keeps its shard (ZeRO-Infinity, section 5.1.3).
+    """A linear layer that is never whole: its outputs are cut into out_splits tiles, gathered one after the other, and
+    each rank keeps its shard of every tile (ZeRO-Infinity, section 5.1.3).
 
-    A rank has its own rows x; weights are the sum's business: `gradient` is this rank's shard of the gradient over all
-    ranks' rows. (DeepSpeed's splits inputs too and is a module of a model; here forward and backward are called.)
+    Each rank has its own rows x. `gradient` is this rank's shard of the weights' gradient, summed over all ranks' rows.
+    (DeepSpeed's class also splits inputs, and is a module of a model; here you call forward and backward.)
 
-    Raises UsageError if out_features cannot be cut so.
+    Raises UsageError if out_splits does not divide out_features.
     """
 
     def __init__(
@@ -180,15 +180,15 @@ class TiledLinear:
             shard[...] = self.lay_out("workspace", drawn)[ring.chunk(self.padded, n, comm.rank)]
 
     def forward(self, x: Array) -> Array:
-        """y = x Wᵀ (n, out), of this rank's rows x (n, in)."""
+        """y = x Wᵀ (n, out), from this rank's rows x (n, in)."""
         return tiles.forward(x, self.fetch, self.out_splits)
 
     def backward(self, dy: Array, x: Array) -> Array:
-        """dx (n, in), of dy (n, out); the weights' gradient is added to `gradient`."""
+        """dx (n, in), from dy (n, out); adds the weights' gradient to `gradient`."""
         return tiles.backward(dy, x, self.fetch, self.give, self.out_splits)
 
     def fetch(self, tile: int) -> Array:
-        """A tile's weights (out/t, in), from everyone's shards."""
+        """A tile's weights (out/t, in), from all ranks' shards."""
         with self.comm.phase("gather tile"):
             whole = self.device.empty("gathered", self.padded, self.shards.dtype)
             ring.all_gather(self.comm, self.shards[tile], self.padded, out=whole)
@@ -200,7 +200,7 @@ class TiledLinear:
             self.gradient[tile] += ring.reduce_scatter(self.comm, self.lay_out("bucket", gradient))
 
     def lay_out(self, kind: str, values: Array) -> Array:
-        """A tile's values (out/t, in) as they are divided: flat, and padded to a multiple of the ranks."""
+        """A tile's values (out/t, in), made flat and padded to a multiple of the number of ranks."""
         flat = self.device.zeros(kind, self.padded, self.shards.dtype)
         flat[: values.size] = values.reshape(-1)
         return flat

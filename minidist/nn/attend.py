@@ -30,7 +30,7 @@ from minidist.nn.tensor import Array
 
 @dataclass(frozen=True)
 class Span:
-    """Of `length` positions, those of one rank; `ranks` of them divide the sequence. It holds no array, so a backward
+    """One rank's positions of a sequence: `ranks` ranks divide its `length` positions. It holds no array, so a backward
     may hold on to it.
 
     contiguous   rank r has the r-th of N chunks
@@ -57,7 +57,7 @@ class Span:
 
     @property
     def here(self) -> Array:
-        """Those of this rank's part."""
+        """The positions of this rank's part."""
         piece, pieces = self.part
         return np.array_split(self.of(self.rank), pieces)[piece]
 
@@ -89,15 +89,15 @@ class Tile(NamedTuple):
     queries: tuple[slice, ...]  # in (B, Hkv, G, Tq, D)
     both: tuple[slice, ...]  # in (Tk, B, Hkv, G, Tq)
     place: slice  # of its scores among all that are kept
-    rest: slice  # of the room that would be for later keys
+    rest: slice  # of the room for later keys, which its queries do not see
     shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
     all_see: int  # the number of keys that each of the queries sees
-    first: bool  # of those with the same keys: it sees all keys that the others see
+    first: bool  # whether it is the first for its heads: it sees all keys that the others see
 
 
 def tiles(q: Array, at_q: Array, at_k: Array, narrow: int) -> list[Tile]:
-    """The last queries come first; of them as many heads at a time as stay in the cache, and as many sequences, if all
-    heads of one do."""
+    """All tiles, the last queries first. A tile has as many heads as stay in the cache or, if all heads of a sequence
+    do, as many sequences."""
     batch, heads, group, _, _ = q.shape
     return _tiles(batch, heads, group, at_q.tobytes(), at_k.tobytes(), narrow)
 
@@ -121,7 +121,7 @@ def _tiles(batch: int, heads: int, group: int, queries: bytes, keys: bytes, narr
 
 
 def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, int]]:
-    """Blocks of queries, the last first, and how many keys the first query of a block sees, and the last.
+    """Blocks of queries, the last first, each with the number of keys that its first and its last query see.
 
     A block is halved, down to `narrow`, while its queries share too few keys: while more than an eighth of the work
     would be for keys that a query does not see.
@@ -139,14 +139,14 @@ def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[s
 
 
 class Hidden:
-    """Which keys are later than a tile's queries. Tiles of the same queries follow each other: it is made once."""
+    """Which keys are later than a tile's queries. Tiles of the same queries follow each other and share a mask."""
 
     def __init__(self, at_q: Array, at_k: Array, dtype: np.dtype) -> None:
         self.at_q, self.at_k, self.minus, self.zero = at_q, at_k, dtype.type(-np.inf), dtype.type(0)
         self.queries: slice | None = None
 
     def of(self, tile: Tile) -> Array:
-        """(some, 1, 1, 1, t): of the last keys, -inf where the key is later than the query."""
+        """The mask of the last keys (some, 1, 1, 1, t): -inf where the key is later than the query, otherwise 0."""
         if self.queries is not tile.queries[-1]:
             self.queries = tile.queries[-1]
             later = self.at_k[tile.all_see : tile.shape[0], None] > self.at_q[self.queries]
@@ -154,7 +154,7 @@ class Hidden:
         return self.array
 
     def pairs(self, tile: Tile) -> int:
-        """The pairs of query and key of which the query sees the key."""
+        """The number of pairs of a query and a key that it sees."""
         return math.prod(tile.shape[1:4]) * (tile.shape[0] * tile.shape[4] - int(np.count_nonzero(self.of(tile))))
 
 
@@ -162,37 +162,37 @@ class Hidden:
 
 
 class Drop(NamedTuple):
-    """Dropout of probabilities: one stays, over 1-p, where the mask (Tk, B, Hkv, G, Tq) is true."""
+    """Dropout of probabilities: one stays, divided by 1-p, if the mask (Tk, B, Hkv, G, Tq) is true."""
 
     mask: Array
     p: float
 
     def __call__(self, tile: Tile, prob: Array, out: Array | None = None) -> Array:
-        """What is left of a tile's probabilities; or the gradient before it, from the one after it."""
+        """A tile's probabilities after dropout; or, from the gradient after dropout, the gradient before it."""
         left = np.multiply(prob, self.mask[tile.both], out=out)
         left *= 1 / (1 - self.p)
         return left
 
     def of(self, keys: Array) -> "Drop":
-        """Of some of these keys."""
+        """The dropout for some of these keys."""
         return Drop(self.mask[keys], self.p)
 
 
 class Kept:
-    """All of them, tile after tile; with dropout also its mask and what it left: Korthikanti's 5as²b bytes."""
+    """Keeps all probabilities, tile after tile; with dropout also its mask and result: Korthikanti's 5as²b bytes."""
 
     def __init__(self, prob: Array, dropped: Array, mask: Array | None, p: float) -> None:
-        """prob, dropped: of a key for a query (B·H·T²,), one array without dropout. mask: (T keys, B, Hkv, G, T)."""
+        """prob, dropped (B·H·T²,): before and after dropout; one array without it. mask: (T keys, B, Hkv, G, T)."""
         self.prob, self.dropped = prob, dropped
         self.dropout = None if mask is None else Drop(mask, p)
 
     def room(self, tile: Tile) -> Array:
-        """Where a tile's are to be written."""
+        """The room for a tile's probabilities."""
         self.prob[tile.rest] = 0
         return self.prob[tile.place].reshape(tile.shape)
 
     def drop(self, tile: Tile, prob: Array) -> Array:
-        """What dropout leaves of a tile's probabilities."""
+        """A tile's probabilities after dropout."""
         if self.dropout is None:
             return prob
         self.dropped[tile.rest] = 0
@@ -204,15 +204,15 @@ class Kept:
         return prob, prob if self.dropout is None else self.dropped[tile.place].reshape(tile.shape)
 
     def center(self, tile: Tile, dp: Array, prob: Array) -> None:
-        """From the gradient after dropout to the gradient before it, less Σ dp p of each query: in place."""
+        """Turn the gradient after dropout into the one before it, less Σ dp p of each query, in place."""
         if self.dropout:
             self.dropout(tile, dp, out=dp)
         dp -= np.einsum("kbhgq,kbhgq->bhgq", dp, prob)
 
 
 class Again:
-    """None of them: only, over all keys, lse and dot = Σ dy·y, which is Σ dp p (FlashAttention-2, section 3.1), also
-    with dropout."""
+    """Computes probabilities again. It keeps only, over all keys, lse and dot = Σ dy·y, which is Σ dp p, also with
+    dropout (FlashAttention-2, section 3.1)."""
 
     def __init__(self, lse: Array, dot: Array, drop: Drop | None = None) -> None:
         self.lse, self.dot, self.dropout = lse, dot, drop
@@ -236,11 +236,11 @@ def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
     kept: Kept | None = None, see: Callable[[int], None] | None = None, drop: Drop | None = None,
 ) -> Array:  # fmt: skip
-    """softmax(q kᵀ/√D) v, into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a query,
-    if the probabilities are not kept.
+    """Write softmax(q kᵀ/√D) v into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a
+    query, if the probabilities are not kept.
 
-    see: called with the pairs of query and key of each tile that has been computed.
-    drop: of probabilities that are not kept.
+    see: called with the number of pairs of query and key in each tile that has been computed.
+    drop: dropout of probabilities that are not kept.
     """
     lse = np.empty(q.shape[:-1], q.dtype)
     finite = np.finfo(q.dtype)  # its least number, because -inf - -inf is not a number
@@ -278,7 +278,7 @@ def attend_back(
     dy: Array, q: Array, k: Array, v: Array, at_q: Array, at_k: Array, known: Kept | Again,
     dq: Array, dk: Array, dv: Array,
 ) -> None:  # fmt: skip
-    """Into dq, dk and dv, what these keys contribute. `known` is of all keys that the queries see."""
+    """Write into dq, dk and dv what these keys contribute. `known` covers all keys that the queries see."""
     hidden = Hidden(at_q, at_k, q.dtype)
     for tile in tiles(q, at_q, at_k, WIDTH if isinstance(known, Kept) else NARROW):
         prob, dropped = known.find(tile, hidden, q, k)  # (seen, b, h, G, t)
@@ -286,14 +286,14 @@ def attend_back(
         ds = np.empty_like(prob)
         product(v[tile.keys], turned(dy[tile.queries]), ds.transpose(1, 2, 3, 0, 4))  # (.., seen, D) x (.., D, t)
         known.center(tile, ds, prob)
-        # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
+        # softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
         ds *= prob
         _add(dk, tile, ds, q)
         product(ds.transpose(1, 2, 3, 4, 0), k[tile.keys], dq[tile.queries])  # (.., t, seen) x (.., seen, D)
 
 
 def _add(total: Array, tile: Tile, a: Array, x: Array) -> None:
-    """Into total (B, Hkv, 1, Tk, D): (seen, b, h, G, t) x (b, h, G, t, D), and the sum over the group."""
+    """Add to total (B, Hkv, 1, Tk, D) the product (seen, b, h, G, t) x (b, h, G, t, D), summed over the group."""
     seen, b, h, group, t = a.shape
     a = a.reshape(seen, b, h, 1, group * t).transpose(1, 2, 3, 0, 4)
     x = x[tile.queries].reshape(b, h, 1, group * t, -1)

@@ -38,7 +38,7 @@ class Flat:
         # Held permanently:
         self.param: Array  # parameters as stored: all of them, or this rank's shard
         self.grad: Array  # gradients, likewise
-        self.master: Array  # what the optimizer updates: of the piece that this rank owns
+        self.master: Array  # what the optimizer updates, for the piece that this rank owns
         self.moments: list[Array]  # and its state
         # Held in passing, whole (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)

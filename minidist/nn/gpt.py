@@ -55,7 +55,7 @@ class GPTEmbedding(Unit):
 
 
 class GPTBlock(Block):
-    """Attention and MLP, each behind a layer norm (pre-LN) and added to the residual stream."""
+    """Attention and MLP, each after a layer norm (pre-LN) and added to the residual stream."""
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         a = self.attention(self.qkv(self.norm1(x)), batch)  # (B, T, C) -> (B, T, 3C) -> (B, T, C)

@@ -42,7 +42,7 @@ class Batch:
         return self.span or Span(self.tokens.shape[1])
 
     def also(self, loss: Tensor) -> None:
-        """A second way out of a unit: a scalar that is added to the loss, besides the unit's output."""
+        """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(float(loss.data))
         if loss.tape is not None and loss.tape.keeps:
             loss.tape.also(loss)
@@ -241,7 +241,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Block(Unit):
-    """One of the transformer's L layers: attention and MLP, each behind a norm and added to the residual stream.
+    """One of the transformer's L layers: attention and MLP, each after a norm and added to the residual stream.
 
     Full recomputation recomputes only these: the embedding keeps little, and the head's backward follows at once. (A
     pipeline recomputes a whole chunk, including embedding or head.)

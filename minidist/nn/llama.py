@@ -54,7 +54,7 @@ class LlamaEmbedding(Unit):
 
 @dataclass(eq=False)
 class LlamaBlock(Block):
-    """Rotary attention and SwiGLU MLP, each behind an RMSNorm and added to the residual stream."""
+    """Rotary attention and SwiGLU MLP, each after an RMSNorm and added to the residual stream."""
 
     theta: float
     depth: int  # D: of a head

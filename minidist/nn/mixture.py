@@ -72,7 +72,7 @@ def make_plan(chosen: Array, experts: int, capacity: int | None) -> Plan:
     slot = np.argsort(expert, kind="stable")  # by expert, and each expert's in order of arrival
     counts = np.bincount(expert, minlength=experts)
     if capacity is not None:
-        queue = np.arange(k * n) - np.repeat(np.cumsum(counts) - counts, counts)  # its number at its expert, from 0
+        queue = np.arange(k * n) - np.repeat(np.cumsum(counts) - counts, counts)  # from 0, at each expert
         fits = queue < capacity
         filled = slot[fits]
         slot = np.full(experts * capacity, k * n)
@@ -84,12 +84,12 @@ def make_plan(chosen: Array, experts: int, capacity: int | None) -> Plan:
 
 
 def padded(x: Array) -> Array:
-    """A row of zeros at the end: what number n, or R, stands for."""
+    """x with a row of zeros at the end, for which number n, or R, stands."""
     return np.concatenate([x, np.zeros((1, *x.shape[1:]), x.dtype)])
 
 
 def token_of(slot: Array, n: int, k: int) -> Array:
-    """The token of each row; n: none."""
+    """The token of each row; n if it has none."""
     return np.where(slot < k * n, slot % n, n)
 
 
@@ -124,7 +124,7 @@ def add_up(rows: Tensor, gates: Tensor, plan: Plan, shape: tuple[int, ...]) -> T
 
 
 def softmax(logits: Array) -> Array:
-    """Over the last axis, as (n, E)."""
+    """Softmax over the last axis, as (n, E)."""
     prob = logits.reshape(-1, logits.shape[-1])
     prob = np.exp(prob - prob.max(axis=-1, keepdims=True))
     prob /= prob.sum(axis=-1, keepdims=True)
@@ -194,7 +194,7 @@ def grouped_linear(rows: Tensor, layers: Sequence[Linear], counts: Sequence[int]
 
 @dataclass(frozen=True)
 class Mixture:
-    """A router, and experts, all of which are here."""
+    """A router and its experts, which are all here."""
 
     router: Linear
     experts: Sequence[MLP]
@@ -202,7 +202,7 @@ class Mixture:
     f: Callable[[Tensor], Tensor] = lambda x: x  # what tensor parallelism does before its parts of the experts
     g: Callable[[Tensor], Tensor] = lambda y: y  # and after them
     gather: Callable[[Tensor], Tensor] | None = None  # with sequence parallelism: the logits of all positions
-    tallies: dict[tuple[int, ...], list[Tally]] = field(default_factory=dict)  # by the batch's key: of its forwards
+    tallies: dict[tuple[int, ...], list[Tally]] = field(default_factory=dict)  # by a batch's key: one for each forward
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -210,7 +210,7 @@ class Mixture:
 
     @property
     def number(self) -> int:
-        """E, wherever they are."""
+        """E: the number of experts, here or elsewhere."""
         return self.router.weight.shape[0]
 
     def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
@@ -245,11 +245,11 @@ class Mixture:
         return math.ceil(self.routing.top * exact * tokens / self.number)
 
     def shares(self, chosen: Array, batch: Batch) -> Array:
-        """f, of the whole batch: each expert's share of all choices (E,). Here: the whole batch is here."""
+        """f: each expert's share of all choices in the whole batch (E,). Here this rank has the whole batch."""
         return np.bincount(chosen.reshape(-1), minlength=self.number) / chosen.size
 
     def compute(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Each row's expert: (R, C) -> (R, C)."""
+        """Run each row through its expert: (R, C) -> (R, C)."""
         h = grouped_linear(rows, [mlp.up for mlp in self.experts], counts)  # (R, C) -> (R, F)
         h = self.experts[0].activation(h)
         return grouped_linear(h, [mlp.down for mlp in self.experts], counts)  # (R, F) -> (R, C)
@@ -259,14 +259,14 @@ class Mixture:
         return Tally(tuple(np.bincount(chosen.reshape(-1), minlength=self.number).tolist()), int(dropped))
 
     def note(self, key: tuple[int, ...], tally: Tally) -> None:
-        """Keep it for this step and the next, so that reports can look at it. A forward that runs again adds one."""
+        """Keep a tally for this step and the next, so that reports can see it. A forward that runs again adds one."""
         for old in [other for other in self.tallies if other[1] < key[1] - 1]:
             del self.tallies[old]
         self.tallies.setdefault(key, []).append(tally)
 
 
 def with_experts(units: Sequence[Unit], number: int, routing: Routing) -> list[Unit]:
-    """The same model, with `number` experts in place of each block's MLP, and each as large as that."""
+    """The same model, with `number` experts in place of each block's MLP, each as large as that MLP."""
     return [mix(unit, number, routing) if isinstance(unit, Block) else unit for unit in units]
 
 

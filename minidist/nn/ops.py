@@ -237,7 +237,7 @@ def rms_norm(x: Tensor, gain: Parameter, eps: float = 1e-5) -> Tensor:
 
 
 def _row_mean(x: Array, factors: Array | float = 1.0) -> Array:
-    """Of x · factors (C,): (..., C) -> (..., 1)"""
+    """The mean of x · factors (C,): (..., C) -> (..., 1)"""
     return (x @ np.full(x.shape[-1], factors / x.shape[-1], x.dtype))[..., None]
 
 
@@ -247,7 +247,7 @@ def _row_dot(x: Array, y: Array) -> Array:
 
 
 def _column_sum(x: Array, out: Array, factors: Array | None = None) -> None:
-    """Over all axes but the last, each row times its factor (..., 1) where there are such, into out (C,)"""
+    """Sum over all axes but the last, each row times its factor (..., 1) if there are any, into out (C,)"""
     rows = x.reshape(-1, x.shape[-1])
     np.matmul(np.ones(len(rows), x.dtype) if factors is None else factors.reshape(-1), rows, out=out)
 
@@ -295,7 +295,7 @@ def attention(
     kv = kv_heads or heads
     batch, length, columns = qkv.shape
     depth = columns // (heads + 2 * kv)
-    prob = np.empty(batch * heads * length**2, qkv.data.dtype)  # tile after tile: of a key, for a query
+    prob = np.empty(batch * heads * length**2, qkv.data.dtype)  # tile after tile, for each key and query
     dropped = prob
     if mask is not None:
         mask = keys_first(mask, kv)

@@ -98,13 +98,13 @@ class SGD:
 
 
 def room_for(param: Array) -> Array:
-    """Scratch for the update of an array: a block."""
+    """Scratch for an optimizer's update of an array: one block."""
     return np.empty(min(BLOCK, param.size), param.dtype)
 
 
 class InThreads:
-    """An optimizer on several cores: each thread updates a part of the arrays, in a room of its own. No element's
-    arithmetic changes, so the result does not, and NumPy releases Python's lock while it computes."""
+    """An optimizer on several cores: each thread updates a part of the arrays, with scratch of its own. The
+    result is the same, because no element's arithmetic changes. NumPy releases Python's lock while it computes."""
 
     def __init__(self, optimizer: Optimizer, rooms: Sequence[Array]) -> None:
         self.optimizer, self.rooms, self.moments = optimizer, rooms, optimizer.moments
@@ -157,5 +157,5 @@ def squared_norm(x: Array) -> float:
 
 
 def clipping_factor(norm: float, limit: float) -> float:
-    """What to multiply gradients by so that their norm is at most `limit` (Pascanu et al. 2013); 0 means no limit."""
+    """The factor that makes the norm of gradients at most `limit` (Pascanu et al. 2013); 0 means no limit."""
     return 1.0 if limit == 0 or norm <= limit else limit / norm

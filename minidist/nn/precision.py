@@ -38,7 +38,7 @@ class Precision:
         return (moments + self.mixed) * np.dtype(self.updated).itemsize
 
     def store(self, pool: Pool, kind: str) -> Store:
-        """Where tapes keep activations; the pool counts them under a kind."""
+        """A store in which tapes keep activations; the pool counts them under this kind."""
         return Store(self.stored if self.mixed else None, pool, kind)
 
 

@@ -186,7 +186,7 @@ class Tape:
         return Tensor(self.store.passing(data), self, self._tensors - 1)
 
     def also(self, loss: Tensor) -> None:
-        """A second way out of the unit: a scalar that is added to the loss."""
+        """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(loss.number)
 
     def backward(self, dy: Array, postpone_weights: bool = False, dloss: Array | None = None) -> Array | None:
@@ -208,14 +208,14 @@ class Tape:
         return gradients.get(0)
 
     def _step_back(self, gradients: dict[int, Array], postpone_weights: bool) -> None:
-        """The last step's backward. gradients: by number, of tensors whose uses have all been processed."""
+        """Run the last step's backward. gradients: by number, of tensors whose uses have all been processed."""
         step = self.steps.pop()
         dout = gradients.pop(step.output, None)
         if dout is None:
             return  # no operation used this output
         if step.again is not None:  # what it puts on the tape now comes next
             (x,), (number,), again = self._fetched(step), step.inputs, step.again
-            del step  # and what it kept, before that is kept once more
+            del step  # frees what it kept, before that is kept once more
             gradients[again(Tensor(x, self, number)).number] = dout
             self._kept.clear()
             return

@@ -32,8 +32,8 @@ def values(n: int, k: int) -> int:
 
 
 def after_forward(recompute: str, n: int) -> Kept:
-    """What waits for the backward: with segments of K layers, ⌈n/K⌉ inputs; with halves of halves, ⌊log₂n⌋ inputs, and
-    the last layer, whose backward is first."""
+    """What is kept until the backward: with segments of K layers, ⌈n/K⌉ inputs; with halves of halves (log), ⌊log₂n⌋
+    inputs, and the last layer, whose backward is first."""
     if n == 0 or recompute in ("none", "selective"):
         return Kept(0, n)
     if recompute == "log":
@@ -42,7 +42,7 @@ def after_forward(recompute: str, n: int) -> Kept:
 
 
 def at_most(recompute: str, n: int) -> list[Kept]:
-    """The fullest moments; either may take most bytes. One is when the last segment has run again, and the other
+    """What is kept at the moments that may take most bytes. One is when the last segment has run again, and the other
     segments' inputs are still kept. If the last segment is short, the other is when the one before it has run again."""
     if n == 0 or recompute in ("none", "selective", "log"):
         return [after_forward(recompute, n)]
@@ -53,7 +53,7 @@ def at_most(recompute: str, n: int) -> list[Kept]:
 
 
 def peak_bytes(recompute: str, n: int, given: float, layer: float) -> float:
-    """Bytes at the fullest moment, of an input and of a layer's activations."""
+    """The most bytes that are kept at a time. given: bytes of an input; layer: bytes of a layer's activations."""
     return max(kept.inputs * given + kept.layers * layer for kept in at_most(recompute, n))
 
 

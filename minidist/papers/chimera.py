@@ -5,14 +5,14 @@ from minidist.papers.figure import Figure, decimals
 
 
 def bubble(d: int, n: int) -> float:
-    """The part of all time that a worker idles, if a backward takes as long as a forward: (D-2)/(2N+D-2) (table 2). The
-    order in `minidist/pp/folded.py` has this for every N that is a multiple of D."""
+    """The share of the time in which a worker idles, if a backward takes as long as a forward: (D-2)/(2N+D-2) (table
+    2). The order in `minidist/pp/folded.py` has this for every N that is a multiple of D."""
     return (d - 2) / (2 * n + d - 2)
 
 
 def idle(d: int, n: int, backward: float) -> float:
-    """The same in forwards: D - 2, whatever N is. That assumes a backward that takes as long as a forward. For longer
-    ones the paper has no formula; found by running the order for D = 4 to 32: with N = D, D-2 backwards; with more,
+    """A worker's idle time in forwards: D - 2 for any N, if a backward takes as long as a forward. For longer backwards
+    the paper has no formula. We found one by running the order for D = 4 to 32: with N = D, D-2 backwards; with more,
     (N/D)(D-2)(backward-1) + D-3 if a backward takes two forwards or more."""
     if d == 2 or backward == 1:
         return d - 2
@@ -20,8 +20,8 @@ def idle(d: int, n: int, backward: float) -> float:
 
 
 def in_flight(d: int, n: int, stage: int) -> int:
-    """Micro-batches that a worker holds, of both directions: with N = D from D/2 + 1 at the ends to D in the middle
-    (table 2), in each direction as with 1F1B, of the D/2 that there are. With more, the next ones fill up the ends: D
+    """Micro-batches that a worker holds, in both directions together. With N = D, from D/2 + 1 at the ends to D in the
+    middle (table 2): in each direction as in 1F1B with D/2 micro-batches. With more, the next ones fill up the ends: D
     everywhere."""
     ways = d - stage + 1, stage
     return sum(min(way, d // 2) for way in ways) if n == d else d

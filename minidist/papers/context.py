@@ -15,7 +15,7 @@ from minidist.papers.figure import Figure, decimals
 
 
 def positions(s: int, n: int, how: str) -> list[list[int]]:
-    """Each rank's: contiguous, striped (Striped Attention, section 3), or zigzag (Llama 3, section 3.3.2)."""
+    """Each rank's positions: contiguous, striped (Striped Attention, section 3), or zigzag (Llama 3, section 3.3.2)."""
     if how == "striped":
         return [list(range(rank, s, n)) for rank in range(n)]
     pieces, chunks, start = n if how == "contiguous" else 2 * n, [], 0
@@ -32,8 +32,8 @@ def sizes(s: int, n: int, how: str) -> tuple[int, ...]:
 
 
 def pairs(s: int, n: int, how: str) -> list[list[int]]:
-    """For each rank and each step of the ring, the pairs of a query and a key that it sees. In step t, rank r has the
-    keys of rank r - t."""
+    """For each rank and each step of the ring, the number of pairs of a query and a key that it sees. In step t, rank r
+    has the keys of rank r - t."""
     of = positions(s, n, how)
     return [[sum(bisect(of[rank - step], query) for query in of[rank]) for step in range(n)] for rank in range(n)]
 
@@ -49,7 +49,7 @@ def efficiency_contiguous(c: float, n: int) -> float:
 
 
 def end(work: Sequence[Sequence[float]], layers: int) -> float:
-    """When the last rank of a ring ends, if its messages take no time. work: of each rank, in each step of a layer.
+    """When the last rank of a ring ends, if its messages take no time. work: by rank, then by step of a layer.
 
     A block leaves a rank when its step begins: so a rank begins a step when its last one has ended, and when the rank
     to its left has begun the step before."""
@@ -68,7 +68,7 @@ def end(work: Sequence[Sequence[float]], layers: int) -> float:
 
 
 def passed_on(of: Sequence[int], width: float) -> list[float]:
-    """Keys and values of all ranks but the next one: 2g·s·h(N-1)/N. width: gh. The same for ring and all-gather."""
+    """Keys and values of all ranks except the next one: 2g·s·h(N-1)/N. width: gh. The same for ring and all-gather."""
     s = sum(of)
     return [2 * width * (s - of[(rank + 1) % len(of)]) for rank in range(len(of))]
 
@@ -80,13 +80,13 @@ def sent_home(of: Sequence[int], width: float) -> list[float]:
 
 
 def positions_for_heads(of: Sequence[int], heads: Sequence[int], width: float) -> list[float]:
-    """Ulysses: a rank's positions, of the heads that other ranks take. heads: key/value heads that each rank takes;
-    width: of what belongs to one of them."""
+    """Ulysses: for a rank's positions, what belongs to the heads that other ranks take. heads: key/value heads that
+    each rank takes; width: elements per position that belong to one of them."""
     return [own * width * (sum(heads) - heads[rank]) for rank, own in enumerate(of)]
 
 
 def heads_for_positions(of: Sequence[int], heads: Sequence[int], width: float) -> list[float]:
-    """The way back: a rank's heads, of the positions that other ranks have."""
+    """The way back: for a rank's heads, what belongs to the positions that other ranks have."""
     return [heads[rank] * width * (sum(of) - own) for rank, own in enumerate(of)]
 
 
@@ -126,7 +126,7 @@ def _measured(run: str, ideal: float, **cells: tuple[float, str]) -> list[Figure
 
 def _volume(cell: str, printed: str, unit: str, formula: str) -> Figure:
     """Elements for a layer's forward, where P ranks divide N positions of width h. Of a message of M, a rank sends
-    M/P to each other rank: so what is counted is multiplied by P/(P-1)."""
+    M/P to each other rank, so the count is multiplied by P/(P-1)."""
     return Figure("DeepSpeed-Ulysses", cell, printed, unit, formula, None, decimals(0), evidence="code")
 
 

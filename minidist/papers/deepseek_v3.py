@@ -23,7 +23,7 @@ def copies_to_experts(k: int, hosts: int) -> float:
 
 
 def hosts_reached(experts: int, k: int, hosts: int) -> float:
-    """Hosts on which a token's experts are, on average over all choices of k."""
+    """The number of hosts on which a token's experts are, on average over all choices of k."""
     elsewhere = math.comb(experts - experts // hosts, k) / math.comb(experts, k)
     return hosts * (1 - elsewhere)
 
@@ -34,7 +34,7 @@ def copies_to_hosts(experts: int, k: int, hosts: int) -> float:
 
 
 def most_copies(limit: int, hosts: int) -> float:
-    """The same with a limit of hosts: at most, on average over tokens."""
+    """The most copies that leave its host with a limit of hosts, on average over tokens."""
     return limit * (hosts - 1) / hosts
 
 

@@ -51,12 +51,12 @@ def zero3(
 def in_passing(
     units: Sequence[tuple[int, int]], tied: bool, threshold: int, first: int, ahead: int, live: float, buffer: int = 0
 ) -> int:
-    """Elements of gathered parameters and of gradients that are held at the fullest moment of a step.
+    """The most elements of gathered parameters and of gradients that are held at any moment of a step.
 
-    units: of each, elements in persistent parameters and in others.
+    units: for each, its elements in persistent parameters and in others.
     first: elements of the embedding's matrix, which a tied head also reads. Up to the threshold it is persistent.
-    ahead: as long as fewer are under way, the next unit is gathered, too, unless more than `live` would be gathered.
-    buffer: elements of the one through which gradients go. Without it, a unit's are summed at once.
+    ahead: while fewer are under way, the next unit is gathered, too, unless more than `live` would then be gathered.
+    buffer: elements of the buffer through which gradients go. Without it, a unit's are summed at once.
     """
     size = {(i, divided): unit[divided] for i, unit in enumerate(units) for divided in (False, True)}
     reads = [[(i, False), (i, True)] for i in range(len(units))]

@@ -8,8 +8,8 @@ from minidist.papers.figure import Figure, format_whole
 
 
 def idle(pp: int, f: float, b: float, w: float, both: float) -> float:
-    """(PP/2-1)(F&B + B - 3W) (table 2). By 480 settings on the repository's own order, this is what the rank that idles
-    most idles, if F = B - W and W <= F; and every rank, if besides F&B = F + B. Otherwise it may be more or less."""
+    """(PP/2-1)(F&B + B - 3W) (table 2). We ran the repository's own order in 480 settings: the rank that idles most
+    idles this long if F = B - W and W <= F; every rank does if also F&B = F + B. Otherwise it may be more or less."""
     return (pp / 2 - 1) * (both + b - 3 * w)
 
 

@@ -37,7 +37,7 @@ class Figure:
         return self.rounded(value)
 
     def agrees(self, measured: float | None = None) -> bool:
-        """Whether that is what is printed, or the printed number lies within the bounds."""
+        """Whether `shown` is what is printed or, without a run, the printed number lies within the bounds."""
         if measured is None and self.bounds:
             least, most = map(self.rounded, self.bounds)
             return plain(least) <= plain(self.printed) <= plain(most)
@@ -59,11 +59,11 @@ def from_rounded(formula: Callable[[float], float], printed: str) -> tuple[float
 
 
 def decimals(n: int) -> Callable[[float], str]:
-    """To n decimals, halves up: 41.25 is 41.3, where Python's own rounding makes it 41.2."""
+    """A function that rounds to n decimals, halves up: 41.25 to 41.3, where Python's own rounding gives 41.2."""
     step = Decimal(1).scaleb(-n)
     return lambda value: str(Decimal(str(float(value))).quantize(step, ROUND_HALF_UP))
 
 
 def format_whole(value: float) -> str:
-    """A whole number, its thousands apart: 51,200."""
+    """A whole number, with commas between thousands: 51,200."""
     return f"{value:,.0f}"

@@ -28,8 +28,8 @@ def volume(psi: float, f: int, times: int) -> float:
 
 
 def across_hosts(m: float, w: int, g: int) -> float:
-    """What each of w ranks on hosts of g sends to other hosts (section 3.2.2): the all-reduce of an m/g shard among w/g
-    replicas."""
+    """Elements that each of w ranks on hosts of g sends to other hosts (section 3.2.2): the all-reduce of an m/g shard
+    among w/g replicas."""
     return 2 * m * (w - g) / (g * w)
 
 
@@ -39,20 +39,20 @@ def across_hosts_as_printed(m: float, w: int, g: int) -> float:
 
 
 # ---- how long it takes -----------------------------------------------------------------------------------------------
-# Of units in the order in which they run: f or b to compute, g to be gathered, r for a gradient's reduce-scatter. One
-# channel carries all collectives in the order in which they are issued (section 3.3.2). Where they are prefetched, two
-# units at a time are gathered or on their way (section 3.4).
+# Times of units, in the order in which they run: f or b to compute, g to gather, r to reduce-scatter the gradient. One
+# channel carries all collectives in the order in which they are issued (section 3.3.2). With prefetching, two units at
+# a time are gathered or on their way (section 3.4).
 
 
 def forward_time(f: Sequence[float], g: Sequence[float], prefetch: bool) -> float:
-    """Of a forward, which waits for each gather, or prefetches the next before it computes (section 3.3.3)."""
+    """The time of a forward that waits for each gather, or starts the next one and then computes (section 3.3.3)."""
     if not prefetch:
         return sum(g) + sum(f)
     return g[0] + sum(max(compute, gather) for compute, gather in zip(f, [*g[1:], 0], strict=True))
 
 
 def backward_time(b: Sequence[float], g: Sequence[float], r: Sequence[float], prefetch: str) -> float:
-    """Of a backward. A unit that needs no gather, because it is here, has g = 0.
+    """The time of a backward. A unit that needs no gather, because it is here, has g = 0.
 
     prefetch: when the next gather is issued (section 3.3.2; pre and post are PyTorch's words).
 

@@ -4,7 +4,7 @@ from minidist.papers.figure import Figure, decimals, from_rounded
 
 
 def bubble(p: int, m: int) -> float:
-    """The part of all time that a worker idles: (K-1)/(M+K-1) (section 2.3, where it is an O()).
+    """The share of the time in which a worker idles: (K-1)/(M+K-1) (section 2.3, where it is an O()).
 
     "Negligible when M >= 4K" was found in experiments: the formula gives 15.8 % for K = 4, M = 16.
     """
@@ -16,7 +16,7 @@ def parameters(layers: int, v: int = 32_000, h: int = 2048, f: int = 8192) -> in
     return 2 * v * h + layers * (4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h)
 
 
-BYTES = 12  # of a parameter: itself, its gradient and what RMSProp keeps (section 3)
+BYTES = 12  # per parameter: itself, its gradient and what RMSProp keeps (section 3)
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def layer_activations(
 
     With p = 2 bytes an element and 1 for an element of a dropout mask: sbh(10 + 24/t + 5as/ht), where attention's core,
     the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10, too. Without
-    dropout there are no masks, and the softmax's output serves for what dropout would leave of it.
+    dropout there are no masks, and the softmax's output takes the place of dropout's result.
     """
     apart = t if sequence else 1
     if recompute == "full":
@@ -46,8 +46,8 @@ def layer_activations_llama(
 
 
 def core(s: int, b: int, a: int, t: int = 1, p: int = 2, dropout: bool = True) -> float:
-    """Bytes of attention's core on each of t ranks, 5as²b/t: the softmax's output, its dropout mask, and what that has
-    left."""
+    """Bytes of attention's core on each of t ranks, 5as²b/t: the softmax's output, its dropout mask, and dropout's
+    result."""
     return a * s * s * b * (2 * p + 1 if dropout else p) / t
 
 
@@ -55,7 +55,7 @@ def bytes_freed_before_core(
     s: int, b: int, h: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
 ) -> float:
     """The part of a layer's activations that its backward has used before it reaches attention's core: the MLP's, the
-    projection's, and both masks. With selective recomputation, the core is there only from then on."""
+    projection's, and both masks. With selective recomputation, the core exists only from then on."""
     apart = t if sequence else 1
     return s * b * h * ((2 * p + 2 * dropout) / apart + 9 * p / t)
 
@@ -72,23 +72,23 @@ def bytes_freed_before_core_llama(
 
 
 def layer_flops(s: int, b: int, h: int) -> int:
-    """Of matrix products in a forward of a layer of GPT: 24bsh² + 4bs²h (appendix A). A backward takes twice that."""
+    """FLOPs of matrix products in a GPT layer's forward: 24bsh² + 4bs²h (appendix A). A backward takes twice that."""
     return 24 * b * s * h * h + 4 * b * s * s * h
 
 
 def core_flops(s: int, b: int, h: int) -> int:
-    """Of these, attention's core: QKᵀ and what is summed of V, 4bs²h."""
+    """FLOPs of attention's core among these: QKᵀ and the weighted sum of V, 4bs²h."""
     return 4 * b * s * s * h
 
 
 def model_flops(s: int, b: int, h: int, layers: int, v: int) -> int:
-    """Of a forward and a backward of the whole model: 72bLsh²(1 + s/6h + v/12hL), logits included (appendix A)."""
+    """FLOPs of the whole model's forward and backward: 72bLsh²(1 + s/6h + v/12hL), logits included (appendix A)."""
     return 3 * (layers * layer_flops(s, b, h) + 2 * b * s * h * v)
 
 
 def hardware_flops_as_printed(s: int, b: int, h: int, layers: int, v: int) -> int:
-    """With selective recomputation, as appendix A has it: 72bLsh²(1 + s/3h + v/12hL). It adds s/6h, 12bs²h a layer:
-    three times the core's forward, which is all that runs again."""
+    """FLOPs with selective recomputation, as appendix A prints them: 72bLsh²(1 + s/3h + v/12hL). It adds s/6h, 12bs²h
+    per layer: three times the core's forward, though only this forward runs again."""
     return model_flops(s, b, h, layers, v) + 3 * layers * core_flops(s, b, h)
 
 
@@ -185,7 +185,7 @@ def _table_5() -> list[Figure]:
         cell, formula = f"{name}, more a second", f"{full} s to {present} s"
         if most - least < 1:
             made.append(Figure(source, cell, gain, "%", formula, faster, decimals(1), bounds=(least, most)))
-        else:  # they leave open what it is
+        else:  # their rounding leaves it open
             made.append(Figure(source, cell, gain, "%", "measured: A100", None, decimals(1)))
         for what, printed, flops, formula in (
             ("MFU", mfu, model_flops, f"72bLsh²(1 + s/6h + v/12hL) in {present} s"),

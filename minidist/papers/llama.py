@@ -31,8 +31,8 @@ def count_cut_and_whole(
 
 
 def parameter_sizes(v: int, h: int, layers: int, a: int, kv: int, f: int, tied: bool = False) -> list[list[int]]:
-    """Of embedding, layers and head: the elements of each parameter. Q, K and V are one matrix
-    here, and so are the gate and the way up."""
+    """By unit (embedding, layers, head), the elements of each parameter. Q, K and V are one matrix here, and so are the
+    gate and the way up."""
     layer = [h * (h + 2 * (h // a * kv)), h * h, 2 * f * h, f * h, h, h]
     return [[v * h], *[layer] * layers, [*[v * h] * (not tied), h]]
 

@@ -14,8 +14,8 @@ MODELS = {
 
 
 def bubble(p: int, m: int, v: int) -> float:
-    """Idle time to the time of the work, whatever the number of micro-batches that go through a chunk before the next:
-    (PP-1)/(V·M) (section 3.3.2)."""
+    """Idle time relative to the time of the work, for any number of micro-batches that go through a chunk before the
+    next: (PP-1)/(V·M) (section 3.3.2)."""
     return (p - 1) / (v * m)
 
 
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 def _layout(
     row: str, context: int, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str
 ) -> Run:
-    """A row of table 4: the GPUs of a layout, and the share of what they can do that 430, 400 or 380 teraFLOP/s are."""
+    """A row of table 4: the GPUs of a layout, and the share of their peak that 430, 400 or 380 teraFLOP/s are."""
     measured = Figure("Llama 3 Table 4", f"{row}, a GPU", str(rate), "teraFLOP/s", "measured: H100", None, decimals(0))
     others = [
         Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, format_whole),

@@ -47,7 +47,7 @@ def _measured(section: str, cell: str, value: float, unit: str) -> Figure:
 
 
 def _longer(section: str, cell: str, printed: str, seconds: float) -> Figure:
-    """How much longer the sort took than when all was well."""
+    """How much longer the sort took than the undisturbed one."""
     more = 100 * (seconds / SORT.seconds - 1)
     return Figure(f"MapReduce {section}", cell, printed, "%", "of all seconds", more, decimals(0))
 

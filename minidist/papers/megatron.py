@@ -14,7 +14,7 @@ def padded_vocabulary(v: int, multiple: int) -> int:
 
 
 def count_cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[tuple[int, int]]:
-    """Parameters of embedding, layers and head on each of t ranks: of what is cut, and of what every rank has.
+    """Parameters of embedding, layers and head on each of t ranks: those that are cut, and those that every rank has.
 
     Cut: the matrices, 12h² in a layer, the biases of the column-parallel ones, 7h, and the vocabulary's. On every rank:
     the other biases and the norms, 6h in a layer, and the positions.
@@ -25,7 +25,7 @@ def count_cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: b
 
 
 def parameter_sizes(v: int, s: int, h: int, layers: int, tied: bool = True) -> list[list[int]]:
-    """Of embedding, layers and head: the elements of each parameter, a matrix and its bias apart."""
+    """By unit (embedding, layers, head), the elements of each parameter, a matrix and its bias apart."""
     layer = [3 * h * h, h * h, 4 * h * h, 4 * h * h, 3 * h, h, 4 * h, h, *[h] * 4]  # four matrices, biases, two norms
     return [[v * h, s * h], *[layer] * layers, [*[v * h] * (not tied), h, h]]
 

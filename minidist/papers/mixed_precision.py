@@ -18,7 +18,7 @@ class Bytes(NamedTuple):
     moment: int  # each array of an optimizer's state
 
     def optimizer(self, moments: int) -> int:
-        """The papers' K: bytes of optimizer state a parameter."""
+        """The papers' K: bytes of optimizer state per parameter."""
         return self.master + moments * self.moment
 
 

@@ -22,13 +22,13 @@ class Shape(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         [dense] = llama.parameters(self.v, self.h, self.layers, self.a, self.kv, self.f)
         return dense + self.layers * ((self.experts - 1) * 3 * self.h * self.f + self.experts * self.h)
 
     @property
     def active(self) -> int:
-        """Those that one token goes through."""
+        """The number of parameters that one token goes through."""
         return self.parameters - self.layers * (self.experts - self.k) * 3 * self.h * self.f
 
 

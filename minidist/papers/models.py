@@ -25,7 +25,7 @@ class Model:
     a: int
     kv: int
     tied: bool
-    experts: int = 0  # E, in place of each layer's MLP; 0: there is just that
+    experts: int = 0  # E, in place of each layer's MLP; 0: a plain MLP
     top: int = 1  # k: a token goes through this many
     apart: int = 0
     f: int = 0  # the width of a Llama's MLP; 0: the usual one
@@ -35,8 +35,8 @@ class Model:
         return self.f or llama.mlp_width(self.h)
 
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
-        """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
-        rank has."""
+        """For each of t ranks that share every layer, its parameters of each unit: those that are cut, and those that
+        every rank has."""
         if self.name == "gpt":
             ranks = [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
         else:
@@ -46,13 +46,13 @@ class Model:
 
     @cache  # noqa: B019
     def without_experts(self, t: int = 1) -> list[list[tuple[int, int]]]:
-        """The same without the parameters of experts: of a mixture, the router is left, on every rank. (Few models are
-        asked, many times.)"""
+        """The same without the parameters of experts: of a mixture, only the router is left, on every rank. (Cached,
+        because a few models are asked many times.)"""
         dense = replace(self, experts=0).cut_and_whole(t)
         return self.with_experts(dense, t, 0) if self.experts else dense
 
     def with_experts(self, ranks: list[list[tuple[int, int]]], t: int, number: int) -> list[list[tuple[int, int]]]:
-        """With routers, and this number of MLPs in place of each layer's one."""
+        """These parameters with routers, and with this number of MLPs in place of each layer's one."""
         found = []
         for (first, *layers, last), mlp in zip(ranks, self.mlp(t), strict=True):
             more = [(number - 1) * size for size in mlp]
@@ -61,7 +61,7 @@ class Model:
         return found
 
     def mlp(self, t: int = 1) -> list[tuple[int, int]]:
-        """The same for a layer's MLP: 8h² + 5h, or for a Llama 3hf."""
+        """For each of t ranks, a layer's MLP, cut and whole: together 8h² + 5h, or for a Llama 3hf."""
         if self.name == "gpt":
             return [((8 * self.h**2 + 4 * self.h) // t, self.h)] * t
         return [(3 * self.h * part, 0) for part in chunk_sizes(self.mlp_width, t)]
@@ -88,11 +88,11 @@ class Model:
         return [(mine, sum(unit) - mine) for mine, unit in zip(small, sizes, strict=True)]
 
     def divided(self, shards: int = 1) -> list[int]:
-        """ψ of each unit without what is apart."""
+        """ψ of each unit without its persistent parameters."""
         return [padded(large, shards) for _, large in self.small_and_large()] if self.apart else self.units(shards)
 
     def persistent(self, shards: int = 1) -> int:
-        """Ψ_p: what is apart."""
+        """Ψ_p: the persistent parameters."""
         return self.parameters(shards) - sum(self.divided(shards))
 
     def parameters(self, shards: int = 1) -> int:
@@ -100,7 +100,7 @@ class Model:
         return sum(self.units(shards))
 
     def read_by_head(self, shards: int = 1) -> int:
-        """What the head needs: its own, and if it is tied what the embedding has."""
+        """The parameters that the head's unit reads: its own and, if it is tied, the embedding's."""
         first, *_, last = self.units(shards)
         return last + first * self.tied
 

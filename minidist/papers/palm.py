@@ -17,7 +17,7 @@ def mfu(tokens: float, flops: float, chips: int, peak: float) -> float:
 
 
 def _mfu(cell: str, printed: str, attention: bool, formula: str) -> Figure:
-    """Of the 540B model on 6,144 TPU v4 of 275 teraFLOP/s, at 238.3 thousand tokens a second."""
+    """The MFU of the 540B model on 6,144 TPU v4 of 275 teraFLOP/s, at 238.3 thousand tokens a second."""
     flops = flops_a_token(540.35e9, 118, 48, 256, 2048, attention)
     value, bounds = from_rounded(lambda thousands: 100 * mfu(thousands * 1e3, flops, 6144, 275e12), "238.3")
     return Figure("PaLM §4.1", cell, printed, "%", formula, value, decimals(1), bounds=bounds)
@@ -27,7 +27,7 @@ LAYERS, H, HEADS, HEAD, V, S, BATCH = 118, 18_432, 48, 256, 256_000, 2048, 2048 
 
 
 def parameters() -> int:
-    """Of 540B, without its norms: one key and one value for all heads, and SwiGLU of 4h (section 2)."""
+    """Parameters of 540B, without its norms: one key and one value for all heads, and SwiGLU of 4h (section 2)."""
     return LAYERS * (2 * H * HEADS * HEAD + 2 * H * HEAD + 3 * H * 4 * H) + V * H
 
 

@@ -7,24 +7,24 @@ from minidist.papers.figure import Figure, decimals
 
 
 def worker_traffic(s: int) -> int:
-    """What a worker pushes and pulls together: 2S, however many servers there are."""
+    """Elements that a worker pushes and pulls together: 2S, for any number of servers."""
     return 2 * s
 
 
 def server_load(s: int, n: int, k: int) -> float:
-    """What each of k servers takes in, and what it gives out: N·S at one server (the bottleneck), N·S/k at k."""
+    """Elements that each of k servers receives, and that it sends: N·S at one server (the bottleneck), N·S/k at k."""
     return n * s / k
 
 
 def colocated(s: int, n: int, own: float) -> float:
-    """What a rank sends that is a worker and the server of `own` keys, with n - 1 others like it: the parts of its
-    gradient that belong to others, and the weights of its own keys to all others. With a share of S/N that is
-    2(N-1)/N·S, as in a ring all-reduce."""
+    """Elements that a rank sends if it is a worker and also the server of `own` keys, with n - 1 others like it. It
+    sends the parts of its gradient that belong to others, and the weights of its own keys to all others. With a share
+    of S/N that is 2(N-1)/N·S, as in a ring all-reduce."""
     return (s - own) + (n - 1) * own
 
 
 def copies(s: int, n: int, r: int, aggregated: bool) -> int:
-    """Sent for r copies (section 4.4): r·N·S, or replicated after aggregation r·S: r/N of what the workers push."""
+    """Elements sent for r copies (section 4.4): r·N·S, or after aggregation r·S, r/N of what the workers push."""
     return r * s * (1 if aggregated else n)
 
 
@@ -40,11 +40,11 @@ def key_bytes(s: int, lists: int, iterations: int, cached: bool) -> int:
 
 
 def keys_that_move(s: int, k: int) -> float:
-    """How many keys about move when a server joins k others (section 4.3): its fair share."""
+    """About how many keys move when a server joins k others (section 4.3): its fair share."""
     return s / (k + 1)
 
 
-# How much of the time workers idle, by how many iterations a read may lag: measured, on the paper's cluster.
+# The share of the time in which workers idle, by the iterations that a read may lag: measured on the paper's cluster.
 FIGURE_13 = {
     lag: Figure("PS Fig. 13", f"idle at a delay of {lag}", printed, "%", "measured", None, decimals(places))
     for lag, printed, places in ((0, "50", 0), (16, "1.7", 1))

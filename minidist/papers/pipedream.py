@@ -9,24 +9,24 @@ def weight_versions(n: int, stage: int) -> int:
 
 
 def delay(n: int, stage: int) -> int:
-    """How many updates lie between the weights of which a gradient was taken and those to which it is applied: n-i
+    """Updates between the weights with which a gradient was computed and the weights to which it is applied: n-i
     (section 3.3)."""
     return n - stage
 
 
 def vertical_sync_delay(n: int) -> int:
-    """The same with vertical sync: n-1 on all stages (section 3.3)."""
+    """The delay with vertical sync: n-1 on all stages (section 3.3)."""
     return n - 1
 
 
 def version(t: int, n: int, stage: int) -> int:
     """The version of its weights that stage i uses for minibatch t, from 0, which makes version t+1: t-n+i, and at the
-    beginning the first there is (section 3.3)."""
+    beginning version 0 (section 3.3)."""
     return max(t - delay(n, stage), 0)
 
 
 def vertical_sync_version(t: int, n: int) -> int:
-    """The same with vertical sync: t-n+1 on all stages (section 3.3)."""
+    """The version used with vertical sync: t-n+1 on all stages (section 3.3)."""
     return max(t - vertical_sync_delay(n), 0)
 
 
@@ -37,13 +37,13 @@ def vertical_sync_weight_versions(n: int) -> int:
 
 
 def noam(replicas: Sequence[int], stage: int) -> int:
-    """NUM_OPT_ACTIVE_MINIBATCHES, of any stage: what a worker takes in before its first backward, so that all workers
-    from its stage on have work (section 3.2, where it is the input stage's). With one worker to a stage: n-i+1."""
+    """NUM_OPT_ACTIVE_MINIBATCHES, for any stage: minibatches that a worker takes in before its first backward, so that
+    all workers from its stage on have work (section 3.2: for the input stage). With one worker to a stage: n-i+1."""
     return -(-sum(replicas[stage - 1 :]) // replicas[stage - 1])
 
 
 def backwards_left(replicas: Sequence[int], stage: int, m: int, updates: int) -> int:
-    """1F1B without a flush, of one worker: backwards that are still to come when it has the last update's first
-    micro-batch before it. m: micro-batches to an update; they and `updates` are as many on all workers of the stage."""
+    """1F1B without a flush: the backwards that a worker still has to run when the last update's first micro-batch
+    comes. m: micro-batches to an update; they and `updates` are as many on all workers of the stage."""
     each = m // replicas[stage - 1]
     return min(each + noam(replicas, stage) - 1, updates * each)

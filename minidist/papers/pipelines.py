@@ -11,12 +11,12 @@ CROSSED = ("chimera", "dualpipe")  # stage i has the parts i and p - i + 1, and 
 
 
 def copies(schedule: str) -> int:
-    """How many stages have each part of the model, and each of them half of the micro-batches."""
+    """How many stages have each part of the model: two in a crossed pipeline, each for half of the micro-batches."""
     return 2 if schedule in CROSSED else 1
 
 
 def parts_of(schedule: str, p: int, stage: int, v: int = 1) -> list[int]:
-    """The parts of the model that a stage has, from 0: of a loop its own in each row."""
+    """The parts of the model that a stage has, from 0; if the pipeline is a loop, one in each round."""
     if schedule in FOLDED:
         return [stage - 1, 2 * p - stage]
     if schedule in CROSSED:
@@ -30,9 +30,9 @@ def filled(schedule: str, p: int, m: int) -> bool:
 
 
 def count_messages(schedule: str, p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
-    """Messages that stage i sends for m micro-batches: activations, and gradients. Folded and crossed, both kinds go to
-    both neighbors: with a V for each micro-batch, which is twice 1F1B's, in a cross for half of them, which is as many
-    as 1F1B's."""
+    """Messages that stage i sends for m micro-batches: activations, and gradients. If the pipeline is
+    folded or crossed, both kinds go to both neighbors: in a V for each micro-batch, twice as many as in 1F1B; in a
+    cross for half of them, as many as in 1F1B."""
     if schedule in (*FOLDED, *CROSSED):
         each = m // copies(schedule) * ((stage > 1) + (stage < p))
         return each, each
@@ -42,8 +42,8 @@ def count_messages(schedule: str, p: int, m: int, stage: int, v: int = 1) -> tup
 def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous: int = 0) -> int:
     """The most (chunks of) micro-batches whose forward has run on a stage, and whose backward has not ended.
 
-    GPipe keeps all; the zero-bubble schedules what they say; the others as many as 1F1B. m: what there is at all;
-    without a flush, of all updates. Of folded and crossed pipelines, if they are `filled`.
+    GPipe keeps all; the zero-bubble schedules what they say; the others as many as 1F1B. m: all
+    micro-batches; without a flush, of all updates. For folded and crossed pipelines this holds if they are `filled`.
     """
     if schedule == "breadth-first":
         return m * v
@@ -65,8 +65,8 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous:
 
 
 def count_recomputed_in_flight(schedule: str, m: int, stage: int) -> int:
-    """With rematerialization, how many of them have their activations: the one whose backward is under way (GPipe,
-    section 2.3), and in zero-bubble schedules those that only wait for W."""
+    """With rematerialization, how many micro-batches in flight have their activations: the one whose backward is under
+    way (GPipe, section 2.3), and in zero-bubble schedules those that only wait for W."""
     waiting = zero_bubble.waiting_for_w(schedule, stage) if schedule in ("zb-h1", "zb-h2") else 0
     return min(1 + waiting, m)
 
@@ -91,7 +91,7 @@ def version_used(schedule: str, n: int, stage: int, k: int, m: int) -> int:
 
 
 def weight_delay(schedule: str, n: int, stage: int) -> int:
-    """How many updates lie between the weights of which a gradient was taken and those to which it is applied."""
+    """Updates between the weights with which a gradient was computed and the weights to which it is applied."""
     return {
         "pipedream": pipedream.delay(n, stage),
         "vertical-sync": pipedream.vertical_sync_delay(n),

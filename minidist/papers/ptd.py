@@ -9,12 +9,12 @@ from minidist.papers.figure import Figure, decimals, from_rounded
 
 
 def bubble(p: int, m: int, v: int = 1) -> float:
-    """Idle time to the time of the work, not to all time: (p-1)/m, interleaved (1/v)(p-1)/m (section 2.2)."""
+    """Idle time relative to the time of the work, not to all time: (p-1)/m, interleaved (1/v)(p-1)/m (section 2.2)."""
     return (p - 1) / (v * m)
 
 
 def ideal_time(m: int, t_f: float, t_b: float) -> float:
-    """What a stage works in a step: m(t_f + t_b) (section 2.2.1). Backwards include the weights' gradients."""
+    """How long a stage works in a step: m(t_f + t_b) (section 2.2.1). Backwards include the weights' gradients."""
     return m * (t_f + t_b)
 
 
@@ -36,9 +36,9 @@ def boundary_elements(b: int, s: int, h: int) -> int:
 
 
 def count_messages(p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
-    """Messages that stage i sends for m micro-batches: activations, one for each boundary behind its v chunks, and
-    gradients, one for each before them (section 2.2). The model has none behind its last chunk and before its first;
-    and a single stage sends itself none."""
+    """Messages that stage i sends for m micro-batches: activations, one for each boundary after its v chunks, and
+    gradients, one for each boundary before them (section 2.2). The model has no boundary after its last chunk or before
+    its first, and a single stage sends itself nothing."""
     if p == 1:
         return 0, 0
     return m * (v - (stage == p)), m * (v - (stage == 1))
@@ -50,7 +50,7 @@ def parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:
 
 
 def flops(batch: int, layers: int, h: int, v: int = 51_200, s: int = 2048) -> float:
-    """Equation 3, of a step with full recomputation: F = 96Bslh²(1 + s/(6h) + V/(16lh))."""
+    """Equation 3, FLOPs of a step with full recomputation: F = 96Bslh²(1 + s/(6h) + V/(16lh))."""
     return 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
 
 
@@ -91,7 +91,7 @@ def _model(
     printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str, heads: int,
     batch: int,
 ) -> Table1Model:  # fmt: skip
-    """A row: its size, the teraFLOP/s of a GPU, and from these the share of what it can do, and those of all."""
+    """A row: its size, the teraFLOP/s of a GPU, and from these the share of its peak, and the rate of all GPUs."""
     cell = f"h = {h}, {layers} layers"
     value, bounds = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
     of_peak = Figure(

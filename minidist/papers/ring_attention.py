@@ -4,7 +4,7 @@ from minidist.papers.figure import Figure, decimals
 
 
 def least_block(flops: float, bandwidth: float) -> float:
-    """Tokens c of a block from which on its work, 4dc², hides its keys and values on their way, 4cd bytes: F/B."""
+    """The fewest tokens c of a block whose work, 4dc², hides the sending of its keys and values, 4cd bytes: F/B."""
     return flops / bandwidth
 
 

@@ -27,8 +27,8 @@ def rows_of_capacity(tokens: Fraction, experts: int, k: int, factor: float, p: i
 
 
 def rows_without_capacity(chosen: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """For each of p ranks, the rows that leave it for experts elsewhere, and those that arrive, by how often each
-    rank's tokens choose each expert (MegaBlocks, Gale et al. 2022: no choice is dropped)."""
+    """For each of p ranks, the rows that leave it for experts elsewhere, and those that arrive (MegaBlocks, Gale et al.
+    2022: no choice is dropped). chosen: how often each rank's tokens choose each expert."""
     sizes = chunk_sizes(len(chosen[0]), len(chosen))
     starts = [sum(sizes[:rank]) for rank in range(len(sizes))]
     to = [[sum(of[start : start + size]) for start, size in zip(starts, sizes, strict=True)] for of in chosen]
@@ -39,12 +39,12 @@ def rows_without_capacity(chosen: Sequence[Sequence[int]]) -> tuple[list[int], l
 
 
 def dropped(chosen: Sequence[int], room: int | None) -> int:
-    """Choices that find their expert full, by how often each expert is chosen."""
+    """The number of choices that find their expert full. chosen: how often each expert is chosen."""
     return 0 if room is None else sum(max(0, number - room) for number in chosen)
 
 
 def balance(alpha: float, shares: Sequence[float], means: Sequence[float]) -> float:
-    """The loss of equations 4 to 6: α·E·Σ f P, of the experts' shares of all choices and mean probabilities."""
+    """The loss of equations 4 to 6: α·E·Σ f P, from the experts' shares of all choices and mean probabilities."""
     return alpha * len(shares) * sum(f * p for f, p in zip(shares, means, strict=True))
 
 
@@ -52,10 +52,11 @@ def mixture_activations(
     tokens: int, experts: int, k: int, h: int, hidden: float, made: int, arrived: float, p: int, wide: int,
     balanced: bool,
 ) -> float:  # fmt: skip
-    """Bytes that a mixture keeps for its backward, in addition to its normed input, as a layer's MLP does. Of the
-    `arrived` rows its experts keep the input, and `hidden` elements between their matrices; of the `made` rows that
-    come back it keeps the result and, in 4 bytes, which choice it is. Of a token's choices: expert and row, in 4 bytes
-    each, and gate; and the router's probabilities, in full precision. balanced: also the experts' shares of choices."""
+    """Bytes that a mixture keeps for its backward, in addition to its normed input, as a layer's MLP does. For each of
+    the `arrived` rows its experts keep the input, and `hidden` elements between their matrices. For each of the `made`
+    rows that come back it keeps the result and, in 4 bytes, which choice it is. For each choice of a token: expert and
+    row, in 4 bytes each, and the gate. And the router's probabilities, in full precision. balanced: also the experts'
+    shares of choices."""
     of_rows = p * (arrived * (h + hidden) + made * h) + 4 * made
     return of_rows + tokens * k * (8 + wide) + tokens * experts * wide + experts * wide * balanced
 

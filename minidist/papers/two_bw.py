@@ -1,7 +1,7 @@
 """PipeDream-2BW, double-buffered weights: Narayanan et al., ICML 2021, arXiv 2006.09503."""
 
 WEIGHT_VERSIONS = 2  # that a stage keeps (section 3.1); with a flush 1 (section 3.2)
-DELAY = 1  # updates between the weights of which a gradient was taken and those to which it is applied (section 3.1)
+DELAY = 1  # updates between the weights with which a gradient was computed and those that it updates (section 3.1)
 
 
 def version(k: int, m: int) -> int:

@@ -9,8 +9,8 @@ from minidist.papers.figure import Figure, decimals, format_whole
 
 
 def idle(schedule: str, p: int) -> int:
-    """What a step takes longer than its work: V-Half half of 1F1B's 6(p-1), V-Min two thirds, and both
-    one less if the pattern fits p so. A stage of ZB-V works from its first forward to its last W: 0."""
+    """The time that a step takes in addition to its work: V-Half half of 1F1B's 6(p-1), V-Min two thirds, and both one
+    less for some p. A stage of ZB-V works from its first forward to its last W: 0."""
     return {
         "zb-v": 0,
         "v-half": 3 * (p - 1) - (p % 2 == 0),
@@ -29,7 +29,7 @@ def in_flight(schedule: str, p: int, stage: int) -> int:
 
 
 def fills(schedule: str, p: int) -> int:
-    """From how many micro-batches on both formulas hold."""
+    """The least number of micro-batches for which both formulas hold."""
     return 2 * p - 1 if schedule == "zb-v" else 2 * p
 
 

@@ -68,18 +68,18 @@ SIZES = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
 
 
 def three_digits(gigabytes: float) -> str:
-    """Halves up to three digits, with at most two decimals: 41.25 as 41.3, 0.117 as 0.12, 30.0 as 30."""
+    """Rounded to three digits, halves up, with at most two decimals: 41.25 to 41.3, 0.117 to 0.12, 30.0 to 30."""
     rounded = decimals(0 if gigabytes >= 100 else 1 if gigabytes >= 10 else 2)(gigabytes)
     return rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
 
 
 def cut_off(gigabytes: float) -> str:
-    """Whole GB, what is behind the point cut off: 513.5 as 513. Below 100 as above."""
+    """Whole GB, decimals cut off: 513.5 to 513. Below 100 as `three_digits`."""
     return str(int(gigabytes)) if gigabytes > 100 else three_digits(gigabytes)
 
 
 def format_one_decimal(gigabytes: float) -> str:
-    """Halves up to one decimal: 1.875 as 1.9, 120.0 as 120."""
+    """Rounded to one decimal, halves up: 1.875 to 1.9, 120.0 to 120."""
     return decimals(1)(gigabytes).removesuffix(".0")
 
 
@@ -142,8 +142,8 @@ PRINTED_TABLE_2 = {
 
 
 def largest_model(mp: int, stage: int, capacity: float = 32e9, n: int = 64) -> float:
-    """Parameters of a model whose states fill n·mp GPUs, if mp of them share each layer: mp·capacity over the bytes
-    that each parameter takes."""
+    """Parameters of a model whose states fill n·mp GPUs, if mp of them share each layer: mp·capacity, divided by the
+    bytes that each parameter takes."""
     return mp * capacity / model_states(1, n, stage).total
 
 

@@ -8,8 +8,8 @@ from minidist.papers.figure import Figure, decimals
 def idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
     """Idle time of a stage between its first and its last operation, in the unit of the times (table 2).
 
-    1F1B (p-1)(T_F+T_B+T_W), ZB-H1 (p-1)(T_F+T_B-T_W), ZB-H2 (p-1)(T_F+T_B-2T_W): of the stage that idles most, and
-    when there are micro-batches enough to fill the pipeline (see `fills`).
+    1F1B (p-1)(T_F+T_B+T_W), ZB-H1 (p-1)(T_F+T_B-T_W), ZB-H2 (p-1)(T_F+T_B-2T_W): for the stage that idles most,
+    if there are enough micro-batches to fill the pipeline (see `fills`).
     """
     return (p - 1) * (t_f + t_b + {"1f1b": 1, "zb-h1": -1, "zb-h2": -2}[schedule] * t_w)
 
@@ -21,12 +21,12 @@ def in_flight(schedule: str, p: int) -> int:
 
 
 def waiting_for_w(schedule: str, stage: int) -> int:
-    """How many of those wait for W alone."""
+    """How many of the micro-batches in flight wait only for W."""
     return {"zb-h1": stage - 1, "zb-h2": 2 * stage - 2}[schedule]
 
 
 def fills(schedule: str, p: int) -> int:
-    """From how many micro-batches on the formula of `idle` holds: as many as a stage has in flight; 1F1B's always."""
+    """The least number of micro-batches for which `idle` holds: as many as a stage has in flight; for 1F1B, any."""
     return 1 if schedule == "1f1b" else in_flight(schedule, p)
 
 

@@ -13,12 +13,12 @@ STATES = 2 + 2 + 16  # bytes per parameter: fp16 parameters and gradients; in fp
 
 
 def parameters(nl: int, hd: int) -> int:
-    """Of the blocks' matrices."""
+    """Parameters of the blocks' matrices."""
     return 12 * nl * hd**2
 
 
 def model_states(nl: int, hd: int) -> int:
-    """240·nl·hd²."""
+    """Bytes of model states: 240·nl·hd²."""
     return STATES * parameters(nl, hd)
 
 
@@ -33,7 +33,7 @@ def working_memory(hd: int, tiles: int = 1) -> float:
 
 
 def largest_width(capacity: float, tiles: int = 1) -> float:
-    """The hidden size for which that is all of a capacity."""
+    """The hidden size for which the working memory fills a capacity."""
     return math.sqrt(capacity * tiles / 16)
 
 
@@ -41,45 +41,45 @@ def largest_width(capacity: float, tiles: int = 1) -> float:
 
 
 def efficiency(ait: float, bandwidth: float, peak: float) -> float:
-    """The share of a step in which a GPU computes, if it waits for what is moved. ait: the arithmetic
-    intensity, FLOP to a byte; bandwidth: bytes a second; peak: FLOP a second."""
+    """The share of a step in which a GPU computes, if it waits for the data that is moved. ait: the
+    arithmetic intensity, FLOP per byte; bandwidth: bytes per second; peak: FLOP per second."""
     return ait * bandwidth / (ait * bandwidth + peak)
 
 
 def bandwidth_for(share: float, ait: float, peak: float) -> float:
-    """Bytes a second for such an efficiency."""
+    """Bytes per second that give such an efficiency."""
     return share / (1 - share) * peak / ait
 
 
 def computation(params: float, bsz: float, seq: int) -> float:
-    """FLOP of a step: 2 in the forward, of a parameter and a token; 4 in the backward, 2 to run again."""
+    """FLOP of a step: per parameter and token 2 in the forward, 4 in the backward, 2 to run again."""
     return 2 * 4 * bsz * seq * params
 
 
-# Of these 8·bsz·seq FLOP a parameter, to a byte that is moved for it:
+# Arithmetic intensity: these 8·bsz·seq FLOP per parameter, divided by the bytes that are moved for it:
 MOVED_FOR_PASSES = 2 * 4  # fp16 parameters for the forward, to run again, for the backward; and the gradient
 MOVED_FOR_UPDATE = 2 * 16  # states are read and written
 
 
 def ait_of_passes(bsz: float, seq: int) -> float:
-    """With respect to parameters and gradients: seq·bsz."""
+    """FLOP per byte of parameters and gradients: seq·bsz."""
     return computation(1, bsz, seq) / MOVED_FOR_PASSES
 
 
 def ait_of_update(bsz: float, seq: int) -> float:
-    """To optimizer states: seq·bsz/4."""
+    """FLOP per byte of optimizer states: seq·bsz/4."""
     return computation(1, bsz, seq) / MOVED_FOR_UPDATE
 
 
 def ait_of_checkpoints(hd: int, ci: int = 1) -> float:
-    """To activation checkpoints, which are written and read: 24·hd·ci."""
+    """FLOP per byte of activation checkpoints, which are written and read: 24·hd·ci."""
     bsz, seq, nl = 1, 1, 1  # the result does not depend on these
     return computation(parameters(nl, hd), bsz, seq) / (2 * checkpoints(nl, hd, bsz, seq, ci))
 
 
 def elements_moved(psi: float, n: int, stage: int = 3, accumulate: int = 1, again: float = 0) -> dict[str, float]:
-    """Elements that each of n ranks moves in a step (section 4.1). again: of units that run again apart from their
-    backward, and are read once more; the paper lets all of them.
+    """Elements that each of n ranks moves in a step (section 4.1). again: elements of units that run again apart from
+    their backward, and are read once more; in the paper all units are.
 
     Stage 3 reads each shard for a forward and for a backward, and writes it once. Below it, parameters are on the
     devices, and go up once updated.
@@ -102,7 +102,7 @@ def fetch(n: int) -> float:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 SOURCE: Evidence = "a second source"
-PEAK, SEQ = 70e12, 1024  # of a GPU, as far as a model gets; of the examples
+PEAK, SEQ = 70e12, 1024  # FLOP/s that a model reaches on a GPU; tokens in a sequence of the examples
 
 
 def _share(what: str, bandwidth: float, printed: str, ait: float) -> Figure:

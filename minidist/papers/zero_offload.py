@@ -33,7 +33,7 @@ def elements_moved(
 
 
 def step_time(passes: float, update: float, delayed: bool) -> float:
-    """Of a step whose update waits for its own gradients, or runs along with the next step's passes (section 5.2)."""
+    """The time of a step whose update comes after its passes or, delayed, during the next step's (section 5.2)."""
     return max(passes, update) if delayed else passes + update
 
 

@@ -1,1 +1,1 @@
-"""What makes a program of each chapter: its options, its engine, its papers' promises, in one value (`chapter.py`)."""
+"""Each chapter as a program: one value with its options, its engine and its papers' promises (`chapter.py`)."""

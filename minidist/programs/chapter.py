@@ -1,7 +1,7 @@
-"""A chapter as a value: what turns an algorithm into a program.
+"""A chapter as a value, which turns an algorithm into a program.
 
 `minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in one value of a kind below, which
-options it has, which engine they ask for, and what the paper promises of it. All code that runs chapters, or needs
+options it has, which engine they ask for, and what the paper promises. All code that runs chapters, or needs
 something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
 """
 
@@ -29,22 +29,22 @@ Counted = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A chapter that does not train, or not in the common loop: MapReduce, the parameter server, the ring."""
+    """A chapter that does not train in the common loop: MapReduce, the parameter server, the ring."""
 
     name: str
     parser: Callable[[], Parser]  # its command line
-    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse, and refuse what cannot work
-    work: Callable[[Any, Any], int]  # comm, and what was prepared; returns the exit status
-    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # a command line for one process
+    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse and check a command line
+    work: Callable[[Any, Any], int]  # comm, and what `prepare` returned; returns the exit status
+    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # whether they run in one process
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
     ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
-    watched: Mapping[str, Any] = field(default_factory=dict)  # what `run` is told of stopped ranks: mpi/stops.py
-    trains: bool = False  # on the tiny transformer, with the options that all such chapters share
+    watched: Mapping[str, Any] = field(default_factory=dict)  # `run`'s arguments about stopped ranks: mpi/stops.py
+    trains: bool = False  # whether it trains the tiny transformer, with the options that all such chapters share
 
-    pooled = False  # whether pools name all that it holds
+    pooled = False  # whether pools count all that it holds
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
-        """What a command line asks for. Raises UsageError for whatever cannot work."""
+        """Parse and check a command line; returns what `work` takes. Raises UsageError for options that cannot work."""
         return self.prepare(self.parser(), arguments, comm)
 
 
@@ -57,8 +57,8 @@ class Chapter:
     make: Callable[[Job, Any], Driver]  # job, comm: the engine, or what drives one (a pipeline)
     claims: Callable[[Run], list[Claim]]  # what its papers say about a run, and what was counted
     add_options: Callable[[Parser], None] = lambda parser: None  # adds to those that every chapter has
-    prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse, and refuse what cannot work
-    reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: on this rank alone, before any rank begins
+    prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse and check a command line
+    reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: what this rank reserves before any begins
     needs: Estimate | None = None  # what each rank's device will need, by formula
     closing: Callable[[Run], None] = print_zero_closing  # printed below the claims: letters, figures of its paper
     perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
@@ -66,7 +66,7 @@ class Chapter:
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
     ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
 
-    watched: ClassVar[Mapping[str, Any]] = {}  # as is usual
+    watched: ClassVar[Mapping[str, Any]] = {}  # `run`'s defaults
     trains = pooled = True
 
     def parser(self) -> Parser:
@@ -76,7 +76,7 @@ class Chapter:
         return made
 
     def job(self, arguments: Sequence[str], ranks: int, **how: Any) -> Any:
-        """What a command line asks for. Raises UsageError for whatever cannot work."""
+        """The job that a command line asks for. Raises UsageError for options that cannot work."""
         return self.prepare(self.parser(), arguments, ranks, **how)
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
@@ -89,7 +89,7 @@ class Chapter:
         return self.perform(self, comm, job)
 
     def driver(self, comm: Any, job: Job) -> Driver:
-        """What trains; first prints how much device memory it will need."""
+        """Make the driver; first print how much device memory it will need."""
         say_needs(job, comm, self.needs)
         return self.make(job, comm)
 

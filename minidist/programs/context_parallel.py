@@ -33,14 +33,14 @@ def add_options(parser: Parser) -> None:
 
 
 def add_context_options(parser: Parser, listed: bool = True) -> None:
-    """How positions are cut, and how queries meet keys: the same in a grid, whose help names them in another line."""
+    """Add --scheme and --positions to this chapter's options, or to the grid's. listed: whether --help shows them."""
     for option, choices in (("--scheme", SCHEMES), ("--positions", POSITIONS)):
         said = ", ".join(choices) if listed else SUPPRESS
         parser.add_argument(option, choices=choices, metavar="NAME", default=choices[0], help=said)
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     n = options.cp or ranks
     if ranks % n:
@@ -53,7 +53,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def watch_forward(job: command.Job, engine: Engine) -> Watch:
-    """One more forward, in which a clock watches this rank."""
+    """Run one more forward while a clock watches this rank; returns its `Watch`."""
     [group] = {
         unit.attention.group
         for unit in engine.units
@@ -67,13 +67,13 @@ def watch_forward(job: command.Job, engine: Engine) -> Watch:
 
 
 def count(job: command.Job, engine: Engine) -> dict[str, Any]:
-    """Pairs of query and key by step, and when this rank has computed them."""
+    """This rank's pairs of query and key by step, and the time at which it has computed them."""
     watch = watch_forward(job, engine)
     return {"pairs": watch.pairs[:-1], "time": watch.clock.now}
 
 
 def compare(comm: Comm, job: command.Job) -> int:
-    """A step under each scheme and each layout of positions that is possible; a table, and a picture if one is wanted.
+    """Run a step with each possible scheme and layout of positions; print a table, and draw a picture if asked to.
     Returns 1 if a scheme has sent other bytes than its formula says."""
     rows = []
     for scheme, positions in itertools.product(SCHEMES, POSITIONS):
@@ -91,7 +91,7 @@ def compare(comm: Comm, job: command.Job) -> int:
 
 
 def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | None:
-    """One step; a row on rank 0. Raises UsageError if the scheme is not possible."""
+    """Run one step; returns a row on rank 0. Raises UsageError if the scheme is not possible."""
     o = Namespace(**{**vars(job.options), "scheme": scheme, "positions": positions})
     check_context(o, job.layout.cp)
     made = replace(job, options=o, units=command.declare(o, len(job.corpus.vocabulary)))

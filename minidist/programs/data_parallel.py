@@ -16,14 +16,14 @@ def add_options(parser: Parser) -> None:
 
 
 def add_bucket_size(parser: Parser) -> None:
-    """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
+    """Add --bucket-size, which every chapter on the data axis has; in elements, like DeepSpeed's reduce_bucket_size."""
     parser.add_argument(
         "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
     )
 
 
 def claims(run: Run) -> list[Claim]:
-    """Of the ring ZeRO's formulas, which begin with data parallelism; of a master its load."""
+    """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
     held = [*memory_claims(run, stage=0), *buffer_claims(run), whole_layers_peak(run)]
     if run.options.reduce == "ring":
         return [*held, *traffic_claims(run, stage=0)]

@@ -24,7 +24,7 @@ from minidist.nn.mixture import EXPERTS, Routing, choose, with_experts
 from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
 from minidist.programs.chapter import Chapter
 
-DRAWN = 8_000  # tokens of a router that is drawn, on all ranks together
+DRAWN = 8_000  # tokens whose routing is drawn at random, on all ranks together
 HERE = "this layout"
 
 
@@ -40,7 +40,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     check_mixture(options)
     p = choose_ep(options, ranks)
@@ -65,7 +65,7 @@ def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
 
 
 def count(job: command.Job, engine: Engine) -> dict[str, Any]:
-    """What routers have decided; and, of a router that is drawn uniformly, where this rank's tokens would go."""
+    """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
     found = claims.count(job, engine)
     if found["hosts"]:
         comm, drawn = vars(engine)["comm"], layouts(job.options, len(found["hosts"])).items()
@@ -75,7 +75,7 @@ def count(job: command.Job, engine: Engine) -> dict[str, Any]:
 
 
 class Hosts(NamedTuple):
-    """Experts on hosts, k of them for each token, which may go to `limit` hosts."""
+    """A layout of experts on hosts: each token goes to k experts, on at most `limit` hosts."""
 
     experts: int
     k: int
@@ -84,15 +84,15 @@ class Hosts(NamedTuple):
 
 
 def layouts(options: command.Options, hosts: int) -> dict[str, Hosts]:
-    """This run's, and DeepSeek-V3's."""
+    """The layouts of this run and of DeepSeek-V3."""
     limit = options.host_limit or hosts
     v3 = Hosts(deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)
     return {HERE: Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
 
 
 def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
-    """Tokens of this rank, whose probabilities are drawn; and how many copies of them leave its own host: one for each
-    expert, one for each host, and one for each host with the limit."""
+    """Draw random routing for this rank's tokens. Returns their number, and how many copies of them leave its own host:
+    one for each expert, one for each host, and one for each host with the limit."""
     prob = np.random.default_rng([rank, *of]).random((DRAWN // ranks, of.experts))
     limited, each = limit_hosts(prob, of.k, of.hosts, of.limit), of.experts // of.hosts
     free, kept = (count_copies(choose(x, of.k), each, own) for x in (prob, limited))
@@ -106,8 +106,8 @@ def print_closing(run: Run) -> None:
 
 
 def print_hosts(run: Run) -> None:
-    """Copies of a token that leave its host: by this run's routers; and, if a router is drawn uniformly, in this layout
-    and in DeepSeek-V3's."""
+    """Print how many copies of a token leave its host: with this run's routers, and with a uniformly random router in
+    this layout and in DeepSeek-V3's."""
     hosts = len(run.counted[0]["hosts"])
     claims.print_reached(run)
     print()
@@ -132,7 +132,7 @@ def print_hosts(run: Run) -> None:
 
 
 def declare_published(name: str) -> tuple[list[Unit], int]:
-    """A model's units, and how many experts a token goes through."""
+    """The units of a published model, and how many experts a token goes through."""
     if name in mixtral.SHAPES:
         of = mixtral.SHAPES[name]
         dense = llama(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
@@ -143,8 +143,8 @@ def declare_published(name: str) -> tuple[list[Unit], int]:
 
 
 def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
-    """The parameters of published mixtures on this rank, by group: all ranks divide the experts. Of a token are those
-    that it goes through. Nothing is allocated."""
+    """Count the parameters of published mixtures on this rank, by group: all ranks divide the experts. "of a token"
+    counts those that one token goes through. Nothing is allocated."""
     found = []
     for name in names:
         units, k = declare_published(name)

@@ -41,7 +41,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     layout = layout_of(made.parse_args(arguments), ranks)
     job = command.prepare(made, arguments, ranks, layout, **how)
     job.layout = layout_of(job.options, ranks)
@@ -49,8 +49,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def layout_of(options: command.Options, ranks: int) -> Layout:
-    """Hosts, by strategy; context ranks, and those that divide experts. It fills in what was left open. Raises
-    UsageError for what does not go together."""
+    """The ranks' layout: hosts by strategy, context ranks, ranks that divide experts. Sets the options that were left
+    open. Raises UsageError for options that do not go together."""
     o, strategy = options, f"--strategy {options.strategy}"
     if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
         raise UsageError(f"{strategy} gathers nothing: leave --prefetch, --forward-prefetch and --backward-prefetch")
@@ -104,7 +104,7 @@ def make(job: command.Job, comm: Comm) -> DataParallel:
 
 
 def claims(run: Run) -> list[Claim]:
-    """FSDP's; and those of context ranks and of experts, if there are any."""
+    """FSDP's claims, and those of context ranks and of experts, if there are any."""
     shares, routed = experts.shares_of(run), run.options.experts > 0
     held = experts.activations(run, shares) if routed else [peak_of_layers(run, 1, shares)]
     if run.layout.cp == 1 and not routed:

@@ -24,7 +24,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     job = command.prepare(made, arguments, ranks, states=2, **how)
     if job.options.bandwidth_table:
         for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
@@ -35,9 +35,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
-    """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
+    """This rank's folder, locked. Raises UsageError if it cannot be used, or if its disk has too little room."""
     folder = Folder(option, parent, comm.rank)
-    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
+    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # per parameter, about
     check_room(option, str(folder.path), nbytes * count_parameters(units) * local_ranks() // comm.size)
     return folder
 
@@ -47,8 +47,8 @@ def folder_of(job: command.Job, comm: Comm) -> Folder:
 
 
 def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
-    """Measure, or train on files that go with the engine."""
-    with job.reserved as folder:  # also while the model is made, which may not fit
+    """Measure the disks' bandwidth, or train; the folder of files is removed at the end."""
+    with job.reserved as folder:  # also around making the model, which may not fit
         if job.options.bandwidth_table:
             ways = infinity.fetch_shards, infinity.fetch_from_owner
             return bandwidth_table(comm, folder, *ways, job.options.json)

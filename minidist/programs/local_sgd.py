@@ -21,7 +21,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     job = command.prepare(made, arguments, ranks, **how)
     if job.options.precision == "mixed":
         raise UsageError("--precision mixed: ranks on their own have no common loss scale: use bf16, fp32 or fp64")
@@ -32,7 +32,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def count(job: command.Job, engine: Any) -> dict[str, int]:
-    """Bytes that this rank sent in all steps: most of them send nothing."""
+    """Bytes that this rank sent in all steps together: in most steps it sends nothing."""
     ever = engine.comm.ledger.ever().items()
     return {"sent": sum(n for (kind, *_, unit), n in ever if (kind, unit) == ("payload", "bytes"))}
 

@@ -68,8 +68,8 @@ def parser() -> Parser:
 
 
 def check_report(path: str, plan: Plan) -> None:
-    """Raise UsageError unless the report for machines can be written, and over no input and into no output, whatever
-    they are called."""
+    """Raise UsageError if the report for machines cannot be written, or if its path leads, also by links, to an input
+    or into the output."""
     check_writable("--json", path)
     check_apart({"--json": path}, {f"the input {file}": file for file, _ in plan.files})
     place = Path(os.path.realpath(path))
@@ -84,7 +84,7 @@ class Prepared(NamedTuple):
     """Checked input."""
 
     plan: Plan
-    faults: Faults | None  # what is to go wrong
+    faults: Faults | None  # the faults to inject
     json: str | None  # where the report for machines goes
 
 
@@ -101,7 +101,7 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | No
         if options.pattern is not None:
             raise UsageError("--pattern is for the shipped jobs, not for --job")
     faults = parse(options.inject, rank, range(min(1, size - 1), size))
-    # The faster job takes many lines for one record: too many to leave out, should a pattern take for ever on one.
+    # The faster job's records have many lines: too many to skip if a pattern takes forever on one of them.
     fast = not options.no_combine and faults.bad is None and (options.pattern is None or not options.skip_bad)
     job = load(options.job) if options.job else make(name, options.pattern, fast)
     if not files:

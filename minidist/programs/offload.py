@@ -45,7 +45,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError unless an update can be late: the first is made in the second step after N."""
+    """Parse and check. --delayed-update N needs two steps after N: the first late update is made in the second."""
     job = command.prepare(made, arguments, ranks, **how)
     after, options = job.options.delayed_update, job.options
     check_limits(options, options.zero)

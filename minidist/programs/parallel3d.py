@@ -47,7 +47,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
-    """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
+    """Parse, choose what was left open, and check. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     if options.data and options.data.isdecimal() and not Path(options.data).exists():
         raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
@@ -59,7 +59,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
 
 
 def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
-    """Train; of a pipeline, show what the clocks say below the report."""
+    """Train; for a pipeline, show what the clocks say below the report."""
     driver = chapter.driver(comm, job)
     if not isinstance(driver, Pipeline):
         return chapter.train(comm, job, driver, experts.count if job.options.experts else count_with_dropout)

@@ -56,7 +56,7 @@ def parser() -> Parser:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command.Job, Plan]:
-    """Parse and check; nothing is allocated. Raises UsageError for what cannot work."""
+    """Parse and check; nothing is allocated. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     if options.colocated:
         workers, servers = list(range(ranks)), list(range(ranks))

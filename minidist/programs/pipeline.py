@@ -48,10 +48,10 @@ def costs(text: str) -> tuple[float, ...]:
     return times
 
 
-# On any number of ranks; of the others, the grid has cases.
+# These schedules run on any number of ranks; the grid has cases for the others.
 ON_ANY = [name for name, schedule in SCHEDULES.items() if schedule.stages_in == 1]
-# Without a flush each stage updates on its own. So by default nothing is used on which all stages would have to agree:
-# no norm of all gradients, no common loss scale, no matrix that two stages share.
+# Without a flush each stage updates on its own. So these defaults avoid all on which stages would have to agree: a norm
+# of all gradients, a common loss scale, a matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
 
 
@@ -81,8 +81,8 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
-    """Parse and check; for --draw, --best and --zero-bubble-table the options alone. Raises UsageError for what cannot
-    work."""
+    """Parse and check; --draw, --best and --zero-bubble-table return the options alone. Raises UsageError for options
+    that cannot work."""
     options = made.parse_args(arguments)
     if options.draw or options.best:
         return options
@@ -121,7 +121,7 @@ def make(job: Job, comm: Comm) -> Pipeline:
 
 
 def drained(options: Options) -> bool:
-    """Whether a stream without a flush is interrupted, to be saved: the papers' claims are about one that is not."""
+    """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
     return bool(options.save_every and not SCHEDULES[options.schedule].flushes)
 
 

@@ -69,7 +69,7 @@ def train_and_report(
     if options.json:
         write_json(options.json, run.as_json(checked))
     if held and history.losses:
-        schedule = vars(options).get("schedule")  # of pipelines
+        schedule = vars(options).get("schedule")  # only pipelines have one
         title = f"{job.chapter}{f', {schedule}' * bool(schedule)}: what a rank holds in the course of a step"
         write_output(options.memory_plot, plot.draw(held, title, plot.format_of(options.memory_plot)))
     if options.sample:
@@ -98,7 +98,7 @@ def why_not(engine: Engine) -> str:
 
 
 def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
-    """A chapter's claims, and one that all chapters make; none if the chapter has none, like serial training."""
+    """A chapter's claims, and the one that all chapters make; [] if the chapter has none, like serial training."""
     return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
@@ -117,7 +117,7 @@ def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
 def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
     """The run, for the report.
 
-    everyone: of each rank, its part of the validation loss, what it sent, received and held, what else it counted,
+    everyone: for each rank, its part of the validation loss, what it sent, received and held, what else it counted,
     and what it held below its device and moved there and back.
     """
     validation, sent, sent_to, received, memory, counted, below, moved = zip(*everyone, strict=True)

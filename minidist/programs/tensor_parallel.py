@@ -19,7 +19,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Ranks do not share out the batch: all work on all of it."""
+    """Parse and check. Ranks do not divide the batch: all work on all of it."""
     check_tensor(made.parse_args(arguments), ranks)
     return command.prepare(made, arguments, ranks, Layout(tp=ranks), **how)
 

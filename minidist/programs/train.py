@@ -13,7 +13,7 @@ from minidist.programs.chapter import Chapter
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work, several ranks among it."""
+    """Parse and check. Raises UsageError for options that cannot work, and on more than one rank."""
     if environment.ranks() > 1:
         raise UsageError("this is serial training: run it without mpirun, or take minidist.data_parallel")
     check_mixture(made.parse_args(arguments))

@@ -22,7 +22,7 @@ def add_options(parser: Parser) -> None:
 
 
 def add_limits(parser: Parser) -> None:
-    """What DeepSpeed's stage 3 lets one choose, in elements."""
+    """Add the limits that DeepSpeed's stage 3 has, in elements."""
     add = parser.add_argument
     add("--persist", type=at_least(0), metavar="N", default=0, help="do not divide parameters of at most N elements")
     add("--ahead", type=at_least(0), metavar="N", default=0, help="gather up to N elements ahead, in whole units")
@@ -34,7 +34,7 @@ def limits_of(options: Any) -> Limits:
 
 
 def check_limits(options: Any, stage: int = 3) -> None:
-    """Raise UsageError for limits of what is not gathered, or gathered in an order that no formula knows."""
+    """Raise UsageError for limits without effect, or if parameters are gathered in an order that no formula knows."""
     asked = [name for name in ("persist", "ahead") if vars(options)[name]]
     if options.live is not None and not options.ahead:
         raise UsageError("--live limits what is gathered ahead: use it with --ahead")
@@ -47,14 +47,14 @@ def check_limits(options: Any, stage: int = 3) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     job = command.prepare(made, arguments, ranks, **how)
     check_limits(job.options)
     return job
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """As ZeRO's, and what stays on every rank."""
+    """ZeRO's needs, and in addition the parameters that stay on every rank."""
     more = asked.bytes.stored * asked.model.persistent(asked.ranks)
     without = ("what is gathered ahead",) if asked.options.ahead else ()
     return [

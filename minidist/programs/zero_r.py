@@ -40,7 +40,7 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     t = options.tp or (1 if ranks % 2 else 2)
     if ranks % t:

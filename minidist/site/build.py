@@ -1,4 +1,4 @@
-"""From what exists to the sources of pages, and from these to pages."""
+"""Lays out the sources of the pages from what exists, and makes the pages from them."""
 
 import json
 import re
@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 
 
 def build(pages: Path, work: Path, ran: bool = True) -> None:
-    """Lay out the sources, and let Sphinx make the pages. work: a folder of its own; ran: run the chapters, too. Raises
-    UsageError if a page cannot be made."""
+    """Lay out the sources, and let Sphinx make the pages. work: a folder for this alone; ran: run the chapters, too.
+    Raises UsageError if a page cannot be made."""
     shutil.rmtree(work, ignore_errors=True)
     sources, made, npm = work / "sources", work / "pages", work / "npm"  # MyST-NB leaves a folder next to `made`
     without_python = browser_python.fetch(browser_python.PYODIDE, npm)

@@ -1,4 +1,4 @@
-"""What a chapter changes in the one before: each method next to the one that it replaces."""
+"""What a chapter changes in an earlier one: each method next to the one that it replaces."""
 
 import ast
 import difflib
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 
 def changes(chapter: str) -> list[Change]:
-    """Of the classes of a chapter that continue a class of an earlier chapter or of the engine."""
+    """The changes in a chapter's classes that extend a class of an earlier chapter or the engine."""
     return [*_changes(importlib.import_module(f"minidist.{chapter}"))]
 
 
@@ -48,7 +48,7 @@ def _changes(module: ModuleType) -> Iterator[Change]:
 
 
 def _code(method: object) -> str:
-    """Without its docstring, which stands next to the code as its note."""
+    """A method's code without its docstring, which the page shows next to it as a note."""
     source = textwrap.dedent(inspect.getsource(method))  # type: ignore[arg-type]
     [function] = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
@@ -69,7 +69,7 @@ def as_html(found: list[Change]) -> str:
 
 
 def _columns(change: Change) -> str:
-    """A row for each line, or pair of lines. On a phone they come one after another, so what stays is there once."""
+    """A row for each line or pair of lines. On a phone the lines of a pair are stacked; unchanged ones appear once."""
     before, after = change.before.splitlines(), change.after.splitlines()
     rows = list[str]()
     for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
@@ -80,7 +80,7 @@ def _columns(change: Change) -> str:
 
 
 def _line(line: str | None, kind: str) -> str:
-    """Of a column. A line that goes on in the next row is further to the right there."""
+    """A line of a column. If it is too long, it is wrapped, and the rest is indented further."""
     if line is None:
         return '<code class="none"></code>'
     indent = len(line) - len(line.lstrip()) + 4

@@ -1,7 +1,7 @@
-"""What the pages that compute show. The same functions draw a page's first view when the site is built, and every other
-view in the reader's browser (Pyodide): so they need nothing but the standard library.
+"""The views of the pages that compute. The same functions draw a page's first view when the site is built, and all
+other views in the reader's browser (Pyodide). So they need only the standard library.
 
-A view is HTML. It is a function of the page's settings: texts, as its form and its address have them.
+A view is HTML. It is a function of the page's settings, which are texts, as in the page's form and address.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How Sphinx makes pages of the sources that `build.py` has laid out.
+"""How Sphinx makes pages from the sources that `build.py` has laid out.
 
 Sphinx with MyST-NB, because the lessons are notebooks with outputs, and because its pages need no server and no
 JavaScript to be read. Formulas become MathML here: browsers draw it themselves, and nothing is fetched.
@@ -56,13 +56,13 @@ def _reach_by_keyboard(app: Any, page: str, template: str, context: dict[str, An
 
 
 def _leave_out_styles(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
-    """What has no effect on a page: MyST-NB's 43 KB where there is no notebook."""
+    """Leave out styles without effect: MyST-NB's 43 KB on pages without a notebook."""
     if not page.endswith("/lesson"):
         context["css_files"] = [file for file in context["css_files"] if "mystnb" not in str(file.filename)]
 
 
 def _search_prose_alone(app: Any, document: Any) -> None:
-    """Words of code would make most of the index, which a reader loads to search."""
+    """Keep code out of the search index: its words would be most of what a reader loads to search."""
     from docutils.nodes import literal_block
 
     for block in document.findall(literal_block):

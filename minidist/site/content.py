@@ -1,4 +1,4 @@
-"""What stands on the pages: MyST, made from docstrings, code, figures and mutants."""
+"""The content of the pages: MyST, made from docstrings, code, figures and mutants."""
 
 import html
 import posixpath
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def raw(text: str) -> str:
-    """HTML, as it is."""
+    """HTML that MyST passes on unchanged."""
     return f"```{{raw}} html\n{text}\n```" if text else ""
 
 
@@ -31,7 +31,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def home(computing: Sequence[forms.Page]) -> str:
-    """The first page. computing: the pages that compute, if there are any; one plays what was recorded."""
+    """The first page. computing: the pages that compute, if there are any, to which it links."""
     links = [
         *(f"[{page.title.rstrip('?').lower()}]({page.name}.md)" for page in computing),
         "[collectives](collectives.md)",
@@ -48,7 +48,7 @@ def table_of_chapters() -> str:
 
 
 def table_of_rooms(paths: Sequence[str]) -> str:
-    """The rooms that have a page. paths: of the texts in the clone."""
+    """The table of rooms that have a page. paths: their texts in the clone."""
     rows = []
     for path in paths:
         title, folder = (CLONE / path).read_text().partition("\n")[0].removeprefix("# "), posixpath.dirname(path)
@@ -61,7 +61,7 @@ def table_of_rooms(paths: Sequence[str]) -> str:
     return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder", "what it is about"), rows)
 
 
-PLAYED = {  # where a reader sees what a chapter is about, and may change it
+PLAYED = {  # the page on which a reader can play with a chapter's subject
     "ring": "collectives",
     "context_parallel": "collectives",
     "expert_parallel": "collectives",
@@ -72,8 +72,8 @@ PLAYED = {  # where a reader sees what a chapter is about, and may change it
 
 
 def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
-    """Text, run, code with notes, what it changes, the mutants that its claims catch. computing: the pages that
-    compute, if there are any."""
+    """A chapter's page: text, run, code with notes, what it changes, the mutants that its claims catch. computing: the
+    pages that compute, if there are any."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
     title, _, rest = document.partition("\n")
     titles = {"collectives": "Collectives, step by step"} | {page.name: page.title for page in computing}
@@ -106,7 +106,7 @@ ORPHAN = "---\norphan: true\nnosearch: true\n---"
 
 
 def source(path: str) -> str:
-    """A file of the clone that is no chapter, or a folder's files: a page that only links lead to, and no search."""
+    """A page for a file of the clone that is no chapter, or for a folder's files. Only links lead to it, no search."""
     if (CLONE / path).is_dir():
         files = sorted(file for file in (CLONE / path).iterdir() if file.is_file())
         shown = [f"`{path}/{file.name}`\n\n````text\n{file.read_text()}\n````" for file in files]
@@ -125,12 +125,12 @@ def source(path: str) -> str:
 # ---- figures of papers -----------------------------------------------------------------------------------------------
 
 COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "read in; why it differs")
-EVERY = "all"  # no choice among papers, or kinds of evidence
+EVERY = "all"  # the choice of all papers, or all kinds of evidence
 
 
 def figures(counted: Mapping[int, float]) -> str:
-    """All figures of papers, in a table that a reader can search, and filter by paper and evidence. counted: on ranks,
-    by the figure's id."""
+    """All figures of papers, in a table that a reader can search, and filter by paper and evidence. counted: what ranks
+    have counted, by the figure's id."""
     papers, rows = library(), []
     for paper in papers.values():
         for out in outcomes(paper, counted):
@@ -158,7 +158,7 @@ def figures(counted: Mapping[int, float]) -> str:
 
 
 def come_out(out: Recounted) -> str:
-    """What comes out, whether it agrees, and how; or why nothing does."""
+    """The recounted figure, whether it agrees, and whether ranks counted it; or why there is none."""
     if not out.shown:
         return {"ranks": "(not counted)", "theirs": "(measured by the authors)"}[out.how]
     return f"{out.shown} {'✓' if out.agrees else '✗'}{' on ranks' * (out.value is not None)}"
@@ -178,7 +178,7 @@ def computing(page: forms.Page) -> str:
     return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + state + view + script)}"
 
 
-FIRST = ("reduce-scatter", 4)  # what the page of collectives shows before its reader chooses
+FIRST = ("reduce-scatter", 4)  # the collective, and the ranks, that the page shows at first
 
 
 def collectives(recorded: traces.Traces) -> str:
@@ -209,13 +209,13 @@ def collectives(recorded: traces.Traces) -> str:
 
 
 def draw_collective(recorded: traces.Traces, name: str, ranks: int) -> list[str]:
-    """A view for each step, as the page's script reads them."""
+    """The views of a collective, one for each step, as the page's script reads them."""
     one = traces.COLLECTIVES[name]
     return [*draw_steps(one.title, one.text, recorded[name, ranks], traces.COLORS)]
 
 
 def stripes(recorded: traces.Traces) -> str:
-    """The colors of all sets of ranks whose parts are ever together."""
+    """The colors of all sets of ranks whose parts are ever summed together."""
     items = (
         item for one in recorded.values() for rank in one["held"] for step in rank for item in step if item is not None
     )

@@ -12,7 +12,7 @@ from minidist.pp.schedules import SCHEDULES
 
 
 class Choice(NamedTuple):
-    """One of several words."""
+    """A choice of one of several words."""
 
     name: str
     label: str
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
 
 
 class Slider(NamedTuple):
-    """A number between two others."""
+    """A slider for a number from `least` to `most`."""
 
     name: str
     label: str
@@ -41,7 +41,7 @@ class Slider(NamedTuple):
 
 
 class Powers(NamedTuple):
-    """A power of two from 1, or `least`, to `most`: the slider has the exponent."""
+    """A slider for a power of two from `least` to `most`; it moves the exponent."""
 
     name: str
     label: str
@@ -56,15 +56,15 @@ class Powers(NamedTuple):
 
 
 def slider(name: str, label: str, shown: str, numbers: str) -> str:
-    """shown: the value as the label says it; numbers: the attributes that give least, most and value."""
-    return (  # without `for`, a label is that of the first field in it: the output
+    """A slider as HTML. shown: the value in the label; numbers: the attributes for least, most and value."""
+    return (  # without `for`, it would label the first field in it, the output
         f'<label for="{name}">{html.escape(label)} <output for="{name}">{shown}</output> '
         f'<input type="range" id="{name}" name="{name}" {numbers}></label>'
     )
 
 
 class Text(NamedTuple):
-    """A line of text; its view is made when the reader has left it, or has pressed Enter."""
+    """A field for text; the view is updated when the reader leaves the field or presses Enter."""
 
     name: str
     label: str

@@ -1,6 +1,6 @@
-"""A communicator that writes down what is sent over it, and the steps in which that happens.
+"""A communicator that records what is sent over it, and the steps in which that happens.
 
-A number that is sent says what it is: byte c is chunk c, and a bit of it is a rank whose part is in the sum.
+A number that is sent says what it is: byte c stands for chunk c, and each bit set in it for a rank in the sum.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def element(chunk: int, rank: int) -> int:
 
 
 def items(array: Array) -> list[Item]:
-    """What the numbers of an array say that they are."""
+    """Decode an array: the chunk that each number stands for, and the ranks whose parts are in it."""
     found = []
     for value in map(int, array.ravel()):
         chunk = (value.bit_length() - 1) // 8
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class Recording:
-    """A communicator that writes down what is sent over it."""
+    """A communicator that records what is sent over it."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.events = comm, list[Event]()
@@ -63,13 +63,13 @@ class Recording:
         return self.comm.isend(array, dest)
 
     def irecv(self, out: Array, source: int) -> Any:
-        """At the same time as the send that was started just before."""
+        """Receive at the same time as the send that was started just before: one event."""
         self.events[-1] = self.events[-1]._replace(source=source)
         return self.comm.irecv(out, source)
 
 
 class Message(NamedTuple):
-    """In a step, from a rank to another."""
+    """A message from one rank to another, in a step."""
 
     step: int
     source: int
@@ -79,7 +79,7 @@ class Message(NamedTuple):
 
 
 def messages(events: Sequence[Sequence[Event]]) -> Iterator[Message]:
-    """A rank's events come one after another, and both ends of a message are in the same step."""
+    """Messages with their steps: a rank's events come one after another, and both ends of a message in one step."""
     steps = [list(range(1, len(of_rank) + 1)) for of_rank in events]
     ends = list(pairs(events))
     moved = True
@@ -96,7 +96,7 @@ def messages(events: Sequence[Sequence[Event]]) -> Iterator[Message]:
 
 
 def pairs(events: Sequence[Sequence[Event]]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Each send with its receive, as (rank, event): between two ranks, messages arrive in order."""
+    """Each send with its receive, both as (rank, event): between two ranks, messages arrive in order."""
     for source, of_source in enumerate(events):
         for dest, of_dest in enumerate(events):
             sends = [(source, i) for i, event in enumerate(of_source) if event.dest == dest]

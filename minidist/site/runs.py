@@ -1,4 +1,4 @@
-"""What chapters print and draw when they run: one run of each while the site is built."""
+"""Runs each chapter once while the site is built, and keeps what it prints and draws."""
 
 import os
 import shlex
@@ -30,8 +30,8 @@ class Ran(NamedTuple):
 
 
 def run_chapter(name: str, folder: Path) -> list[Ran]:
-    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`,
-    as PNG: as SVG some have megabytes.
+    """Run a chapter's command, with a plot of its memory if it can draw one, and its further commands. Plots go to
+    `folder` as PNG: as SVG some have megabytes.
 
     Raises UsageError if one of them fails: then a claim does not hold.
     """
@@ -45,7 +45,7 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
 
 
 def _run(command: str, picture: Path) -> Ran:
-    """In a folder of its own that has the text, so that no path of this machine is printed; 100 columns, no colors."""
+    """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors."""
     words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = os.environ | {"PATH": paths, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
@@ -62,7 +62,7 @@ def _run(command: str, picture: Path) -> Ran:
 
 
 def shrink(drawn: Path, picture: Path) -> None:
-    """A PNG in 64 colors, enough for a plot: a page is to have less than 300 KB."""
+    """Make a PNG smaller, with 64 colors, enough for a plot: a page should have less than 300 KB."""
     from PIL import Image  # comes with matplotlib
 
     with Image.open(drawn) as image:

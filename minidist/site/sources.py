@@ -12,7 +12,7 @@ from minidist.contents import CHAPTERS
 from minidist.site import content, forms, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
-NAMED = re.compile(r"`site/(\w+)\.html`")  # a page, where a reader of the clone may have no pages: there is no link
+NAMED = re.compile(r"`site/(\w+)\.html`")  # a page that texts name without a link, because a clone may have no pages
 LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
 CODE = re.compile(r"<code>([\w/]+\.py)</code>")
 NOTE = "*This page shows the notebook with its outputs. To work in it, type* `make lessons` *in a clone.*"
@@ -23,14 +23,14 @@ OUR_OWN = (  # pages that are no files of the clone
 
 
 class Sources:
-    """What Sphinx reads."""
+    """The sources that Sphinx reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self.shown = {f"minidist/{entry.name}.py": f"chapters/{entry.name}.md" for entry in CHAPTERS}  # file, its page
 
     def lay_out(self, ran: bool, computes: bool, recorded: traces.Traces) -> None:
-        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute;
+        """Write all sources. ran: include what chapters print when they run; computes: include the pages that compute;
         recorded: the collectives."""
         lessons = sorted(str(path.parent.relative_to(CLONE)) for path in CLONE.glob("lessons/*/lesson.ipynb"))
         for lesson in lessons:
@@ -56,14 +56,14 @@ class Sources:
                 self.write(shown, content.source(path))
 
     def write(self, path: str, text: str, below: Iterable[str] = ()) -> None:
-        """below: the pages under this one in the tree."""
+        """Write a page's source. below: the pages under it in the tree."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         tree = ["", "", "```{toctree}", ":hidden:", *below, "```", ""] if below else [""]
         target.write_text(text + "\n".join(tree))
 
     def run(self, name: str) -> str:
-        """What a chapter prints, with its pictures."""
+        """Run a chapter; returns what it prints, with its pictures."""
         (self.folder / "chapters").mkdir(parents=True, exist_ok=True)
         parts = []
         for ran in runs.run_chapter(name, self.folder / "chapters"):
@@ -74,7 +74,7 @@ class Sources:
     # ---- links ------------------------------------------------------------------------------------------------------
 
     def relink(self, path: str) -> str:
-        """A file's text with its links leading to pages."""
+        """A file's text, with links that lead to pages."""
         return self._relinked((CLONE / path).read_text(), posixpath.dirname(path))
 
     def relink_notebook(self, path: str) -> str:
@@ -86,7 +86,7 @@ class Sources:
         return json.dumps(notebook)
 
     def link_code(self, page: str, folder: str) -> str:
-        """A page whose docstrings name files: these lead to their pages. folder: the page's own."""
+        """Link the files that a page's docstrings name to their pages. folder: the page's own."""
 
         def lead(found: re.Match[str]) -> str:
             path = found[1] if "/" in found[1] else f"minidist/{found[1]}"  # a chapter names another one
@@ -107,7 +107,7 @@ class Sources:
         return LINK.sub(lead, named)
 
     def page_of(self, path: str) -> str:
-        """The page that shows a file or a folder of the clone. A picture goes to the sources."""
+        """The page that shows a file or a folder of the clone. A picture is copied to the sources."""
         if path.startswith(OUR_OWN):
             return path
         if (CLONE / path / "README.md").exists():

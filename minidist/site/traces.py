@@ -1,8 +1,8 @@
 """What ranks send each other in a collective, and what they hold after each step: recorded while the site is built.
 
 The functions are the chapters' own, on ranks that are threads. An array has one number for each chunk, and the number
-says what it is (`recording.py`). So whatever is sent tells where it comes from, and no picture of an algorithm is drawn
-by hand.
+says what it is (`recording.py`). So every message says where its content comes from, and no picture of an algorithm is
+drawn by hand.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("
 
 
 class Ran(NamedTuple):
-    """What a rank had, and what it has at the end."""
+    """What a rank has at the start and at the end."""
 
     start: Array
     end: Array
@@ -55,20 +55,20 @@ def recursive_doubling(comm: Comm) -> Ran:
 
 
 def all_to_all(comm: Comm) -> Ran:
-    rows = whole(comm)[:, None]  # of one number each
+    rows = whole(comm)[:, None]  # one number per row
     return Ran(rows, ring.all_to_all(comm, rows))
 
 
 def keys_and_values(comm: Comm) -> Ran:
-    """One position on each rank; its block is a key and a value."""
+    """Ring attention with one position on each rank; its block is a key and a value."""
     own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
     group, at = Group(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
     used = [block.copy() for _, block in context_parallel.around(group, own, own, at, "forward")]
-    return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own stays, and the last one is still there
+    return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own block stays, and the last block is still there
 
 
 class Collective(NamedTuple):
-    """A collective of the page."""
+    """A collective that the page shows."""
 
     title: str
     text: str
@@ -116,7 +116,7 @@ COLLECTIVES = {
 
 
 def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
-    """All messages of a run on n ranks, by step, and what each rank had and has."""
+    """Run a collective on n ranks; returns all messages by step, and what each rank has at the start and at the end."""
 
     def on_rank(comm: Comm) -> tuple[list[Event], Ran]:
         recording: Any = Recording(comm)
@@ -131,11 +131,11 @@ def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
 
 
 def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[Item | None]]:
-    """Before the first step and after each: every item that the rank ever has, in its place, or None while it is not
-    there. What it is, is known when it is sent on, and from the result; what is not seen again has been passed on."""
+    """A rank's items before the first step and after each step: every item that the rank ever has is in its place, or
+    None while it is absent. An item is known when it is sent on, or from the result; one not seen again has left."""
 
     def key(item: Item) -> Any:
-        return item if name == "all-to-all" else item[0]  # where nothing is summed up, source and destination
+        return item if name == "all-to-all" else item[0]  # an all-to-all sums nothing: source and destination
 
     last = max((message.step for message in sent), default=0)
     start = {key(item): item for item in items(ran.start)}
@@ -145,14 +145,14 @@ def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[I
 
     def at(place: Any, step: int) -> Item | None:
         times = [time for time, there in arrivals if place in there]
-        until = min((time for time in times if time > step), default=last + 1)  # the next one changes it
+        until = min((time for time in times if time > step), default=last + 1)  # the next arrival changes it
         found = [(time, there[place]) for time, there in known if step <= time < until and place in there]
         if times and step < times[0]:
             sent_before = any(time < step and place in there for time, there in known)
             return None if sent_before else start.get(place)
         return found[0][1] if found else None
 
-    if name == "all-to-all":  # what goes to each other rank, and what comes from each: its own chunk is there already
+    if name == "all-to-all":  # the chunks for all other ranks, then one from each rank; its own is there from the start
         n = len(ran.start)
         places = [(dest, 1 << rank) if dest != rank else None for dest in range(n)]
         places += [(rank, 1 << source) for source in range(n)]
@@ -168,7 +168,7 @@ def trace(name: str, n: int) -> dict[str, Any]:
     return {
         "messages": [[list(message[1:]) for message in sent if message.step == step] for step in range(1, steps + 1)],
         "held": [held(name, rank, sent, ran[rank]) for rank in range(n)],
-        "bar": n if name == "all-to-all" else 0,  # a rank's boxes that stand left of a bar, if there is one
+        "bar": n if name == "all-to-all" else 0,  # how many of a rank's boxes are left of a bar; 0: there is no bar
     }
 
 
@@ -176,5 +176,5 @@ Traces = dict[tuple[str, int], dict[str, Any]]  # by the collective's name and t
 
 
 def all_traces() -> Traces:
-    """Of every collective on every number of ranks."""
+    """The traces of every collective on every number of ranks."""
     return {(name, n): trace(name, n) for name in COLLECTIVES for n in RANKS}
