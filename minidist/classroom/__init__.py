@@ -5,9 +5,9 @@
     python -m minidist.classroom release OUT
 
 A lesson is a folder with `exercise.py` (the skeleton, which the student fills in), `test_exercise.py` (graded parts:
-pytest tests with points) and `on_ranks.py` (what those tests let the ranks do). The student's program runs on ranks
-alone and is never imported by the process that grades. What a part is worth is decided there, from arrays that came
-back and from messages that went through it: a rank's own output or exit status earns nothing.
+pytest tests with points) and `on_ranks.py` (what those tests let the ranks do). The student's program runs only on
+ranks and is never imported by the process that grades. That process decides what a part earns, from the arrays that
+came back and from the messages that went through it. A rank's own output or exit status earns nothing.
 
 In the process that grades:
 
@@ -31,10 +31,10 @@ In the process that grades:
 For an instructor:
 
     release.py        a student's edition, and autograders for Gradescope
-    kit/              what these have besides the project: scripts, and what assistants are told
+    kit/              what these get in addition to the project: scripts, and instructions for assistants
     autograder.py     in Gradescope's container: results whatever is submitted
-    handed_in.py      which file is which lesson's exercise, in what a browser or an LMS leaves
-    roster.py         who is in a class, and whose is what
+    handed_in.py      which file is which lesson's exercise, among the files that a browser or an LMS leaves
+    roster.py         the students of a class, and the owner of each file
     course.py         a class: a row for each student, a column for each lesson
     feedback.py       a page for each student
 
@@ -42,12 +42,12 @@ Where ranks come from, and on them:
 
     nursery.py        a process that has imported what ranks need, and forks them in milliseconds
     sandbox.py        its namespaces, where the machine allows them
-    syscalls.py       calls by which ranks could talk past the wire, which the kernel refuses them
+    syscalls.py       system calls that could bypass the wire, which the kernel refuses to ranks
     limits.py         what a rank may use
     process.py        a rank of the router
     ranks.py          run cases of the student's program; notice changed modules
     ranks_mpi.py      the same over MPI, counted below the student's Comm
-    chapter.py        the chapter's functions, for the parts that do not ask for them; nobody can import it
+    chapter.py        the chapter's functions, for the parts that do not ask for them; programs cannot import it
     source.py         a look at the program's text before it runs
     likeness.py       is part of it the chapter's code?
 """

@@ -126,9 +126,9 @@ def main(arguments: list[str]) -> int:
     if find_spec("pytest") is None:
         raise UsageError(f"grading needs pytest: {how_to_install('mpich', 'lessons')}")
     if options.wire == "mpi":
-        from minidist.launch.launcher import find_mpiexec  # NumPy, which only the process that grades needs
+        from minidist.launch.launcher import find_mpiexec  # imports NumPy, which only the process that grades needs
 
-        find_mpiexec()  # or say now that there is none
+        find_mpiexec()  # raises now if there is none
     if options.command == "grade":
         return grade_lessons(options, lessons)
     how = {name: getattr(options, name) for name in ("hidden", "patience", "wire", "seed")}

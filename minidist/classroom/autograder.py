@@ -32,7 +32,7 @@ def main(folder: Path) -> int:
     try:
         document = results(folder)
     except Exception:
-        traceback.print_exc()  # for the instructor: Gradescope shows a student nothing of it
+        traceback.print_exc()  # for the instructor: Gradescope does not show it to students
         document = refusal("Not graded: the autograder failed. That is no fault of yours; tell your instructor.")
     if document is None:
         return MACHINE_FAULT
@@ -42,7 +42,7 @@ def main(folder: Path) -> int:
 
 
 def results(folder: Path) -> dict[str, Any] | None:
-    """What results.json is to say; None if a fault of the machine has left nothing to say."""
+    """The content of results.json; None if a fault of the machine prevented grading."""
     [lesson] = (folder / "source" / "lesson").iterdir()
     hidden = folder / "source" / "hidden"
     for module in model_answers([lesson]):
@@ -69,7 +69,7 @@ def results(folder: Path) -> dict[str, Any] | None:
 
 
 def lock(module: str) -> None:
-    """Let nobody read a chapter but root: where there are no namespaces, ranks are other users."""
+    """Let only root read a chapter: without namespaces, ranks run as other users."""
     spec = find_spec(module)
     if spec is not None and spec.origin is not None and os.getuid() == 0:
         source = Path(spec.origin)

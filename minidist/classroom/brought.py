@@ -13,13 +13,13 @@ from minidist.launch.notebook_cell import Source, holds_named_tuple
 
 
 def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source], dict[str, Any], dict[str, str]]:
-    """What the code needs of the notebook's variables: definitions and imports as text, values, and what cannot go.
+    """The notebook's variables that the code needs: definitions and imports as text, values, and those left out.
 
-    Definitions bring along what they need in turn.
+    Definitions bring along what they need themselves.
     """
     cells: list[str] = notebook.get("In", [])
     imports: list[str] = []
-    found: dict[tuple[int, int], str] = {}  # (cell, line) -> a definition's text, on the lines that it has there
+    found: dict[tuple[int, int], str] = {}  # (cell, line) -> a definition's text, with its line numbers in the cell
     values: dict[str, Any] = {}
     left_out: dict[str, str] = {}  # name -> why, and what to do
     needed, seen = names_in(code), {"comm", "np", *vars(builtins)}
@@ -53,14 +53,14 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
 
 
 def can_be_imported(value: Any) -> bool:
-    """Whether a function or class is to be found under its name in its module."""
+    """Whether a function or class can be found in its module under its own name."""
     if not (inspect.isroutine(value) or inspect.isclass(value)) or value.__module__ in (None, "__main__"):
         return False
     return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
 
 
 def find_import(name: str, value: Any, cells: list[str]) -> str:
-    """The `from ... import` in a cell that has made this name stand for this value; "" if there is none."""
+    """The `from ... import` in a cell that gave this name this value; "" if there is none."""
     statements = [node for cell in cells for node in parsed(cell) if isinstance(node, ast.ImportFrom) and node.module]
     for statement in statements:
         for alias in statement.names:
@@ -89,14 +89,14 @@ def why_left_out(name: str, value: Any) -> str:
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The global names that code reads or writes, those of the functions inside it included."""
+    """The global names that code reads or writes, including those of functions inside it."""
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 
 
 def find_definition(name: str, cells: list[str], value: Any = None) -> tuple[tuple[int, int], str] | None:
-    """((cell, line), text) of the last function or class `name` at the top level of a cell, on the lines that it has
-    there. None if a cell has given the name another value since, by the `value` that it has now."""
+    """((cell, line), text) of the last function or class `name` at the top level of a cell, with its line numbers
+    there. None if there is none, or if a cell has given the name another value since, as its `value` now shows."""
     for number in reversed(range(len(cells))):
         for node in reversed(parsed(cells[number])):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -116,7 +116,7 @@ def assigned(statement: ast.stmt) -> set[str]:
 
 
 def parsed(cell: str) -> list[ast.stmt]:
-    """The statements of a cell; none of one that is no Python."""
+    """The statements of a cell; none if it is not valid Python."""
     try:
         return ast.parse(cell).body
     except SyntaxError:
@@ -124,7 +124,7 @@ def parsed(cell: str) -> list[ast.stmt]:
 
 
 def was_on_ranks(name: str, cells: list[str]) -> bool:
-    """Whether a cell before the last one names it under `%%mpirun`."""
+    """Whether a `%%mpirun` cell before the last cell contains this name."""
     return any(re.search(rf"run_cell_magic\('mpirun'.*\b{re.escape(name)}\b", cell) for cell in cells[:-1])
 
 

@@ -1,5 +1,4 @@
-"""The chapter that a lesson is about: its functions stand in for those that a part does not ask for, and a submission
-that wants to import them finds that they are not there."""
+"""The chapter of a lesson: its functions stand in for those that a part does not ask for; programs cannot import it."""
 
 import gc
 import importlib
@@ -12,15 +11,15 @@ from typing import Any
 
 
 def functions(module: str, names: Sequence[str], of: str = "") -> dict[str, Callable[..., Any]]:
-    """Some of a chapter's functions, or methods of its class `of`, each with the global names that it needs and no
-    others: from one of them one cannot get at the rest."""
+    """Some of a chapter's functions, or methods of its class `of`, each with only the global names that it needs: a
+    submission cannot reach the rest of the chapter through them."""
     chapter = importlib.import_module(module)
     holder = getattr(chapter, of) if of else chapter
     return {name: alone(inspect.unwrap(getattr(holder, name)), {}) for name in names}
 
 
 def alone(function: FunctionType, made: dict[CodeType, FunctionType]) -> FunctionType:
-    """The function once more, on a copy of what it needs of its module."""
+    """A copy of the function, whose globals are only those that it needs of its module."""
     if function.__code__ in made:
         return made[function.__code__]
     needed: dict[str, Any] = {"__builtins__": __builtins__, "__name__": function.__module__}
@@ -38,13 +37,13 @@ def alone(function: FunctionType, made: dict[CodeType, FunctionType]) -> Functio
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The global names that code uses, those of functions inside it included."""
+    """The global names that code uses, including those of functions inside it."""
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 
 
 class Absent(MetaPathFinder):
-    """Some modules cannot be imported."""
+    """Refuses the import of some modules."""
 
     def __init__(self, hidden: Sequence[str]) -> None:
         self.hidden = set(hidden)
@@ -56,8 +55,8 @@ class Absent(MetaPathFinder):
 
 
 def hide(hidden: Sequence[str]) -> None:
-    """Forget these modules, with all that is theirs, and let nobody import them again. This package's modules that
-    hold something of theirs are forgotten, too; to import one of those again fails, because it imports a hidden one."""
+    """Remove these modules from the process, and refuse to import them again. This package's modules that hold
+    something of theirs are removed, too; importing one of those again fails, because it imports a hidden one."""
     for name in holders_of(hidden):
         package, _, last = name.rpartition(".")
         sys.modules.pop(name, None)
@@ -65,11 +64,11 @@ def hide(hidden: Sequence[str]) -> None:
             vars(sys.modules[package]).pop(last, None)
     if hidden:
         sys.meta_path.insert(0, Absent(hidden))
-    gc.collect()  # a class and its methods are a circle
+    gc.collect()  # a class and its methods refer to each other
 
 
 def holders_of(hidden: Sequence[str]) -> set[str]:
-    """These modules, and those of this package in which a name stands for something of theirs, of the latter's, ..."""
+    """These modules, and the modules of this package that hold something of theirs, or of another holder."""
     found: set[str] = set()
     more = set(hidden)
     while more:
@@ -83,6 +82,6 @@ def holders_of(hidden: Sequence[str]) -> set[str]:
 
 
 def home(value: Any) -> str:
-    """The module of a class, a function or an object; of a module its name."""
+    """The name of the module of a class, a function or an object; a module's own name."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return name if isinstance(name, str) else ""

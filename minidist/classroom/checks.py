@@ -1,4 +1,4 @@
-"""What the tests of several lessons have in common. They run in the process that grades."""
+"""Checks that the tests of several lessons share. They run in the process that grades."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ import pytest
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
-ROUGH = 1e-6  # relative to the largest element: what finite differences leave
+ROUGH = 1e-6  # the error of finite differences, relative to the largest element
 
 
 def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: a notebook goes on with it if all are right."""
+    """Combine all parts on one function: a notebook goes on with the function if it passes all of them."""
 
     def part(submission: Submission) -> None:
         for each in parts:
@@ -31,8 +31,8 @@ def check_all_own(
     asked: Sequence[str],
     check: Callable[[Any, Sequence[Outcome]], None],
 ) -> None:
-    """All functions are the student's own, so that none can leave its work to the lesson's. A fault that one of them
-    has on its own costs nothing here: another part asks for that one."""
+    """Check all functions together, all the student's own, so that none can leave its work to the lesson's. A fault
+    that one of them also shows alone costs nothing here: another part asks for that function."""
 
     def why_wrong(names: Sequence[str]) -> str:
         try:
@@ -49,7 +49,7 @@ def check_all_own(
 
 
 def check_trains_alike(submission: Submission, run: Case, methods: Sequence[str]) -> None:
-    """`check_all_own` of an engine's methods: training with them has the losses that it has with the lesson's own."""
+    """`check_all_own` for an engine's methods: training with them gives the same losses as with the lesson's own."""
     [right] = submission.run("train", [run])
 
     def check(_: Any, outcomes: Sequence[Outcome]) -> None:
@@ -61,7 +61,7 @@ def check_trains_alike(submission: Submission, run: Case, methods: Sequence[str]
 
 
 def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], asked: Sequence[str]) -> Any:
-    """`run` of several functions. If it fails, the function is named that fails with the lesson's own others, too."""
+    """Run several functions together. If that fails, name the one that also fails with the lesson's own others."""
     try:
         return submission.attempt(target, cases, asked)
     except Lost as together:
@@ -74,7 +74,7 @@ def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], as
 
 
 def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
-    """A function of the lesson's given.py. What is right stands there, which students get sealed, not in a test."""
+    """A function of the lesson's given.py. Answers are there, not in a test, because students get that file sealed."""
     file = Path(test_file).with_name("given.py")
     spec = importlib.util.spec_from_file_location(f"given_of_{file.parent.name}", file)
     assert spec is not None
@@ -85,13 +85,13 @@ def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
 
 
 def shape(x: Array | tuple[int, ...]) -> str:
-    """An array's shape, or one given as numbers, in words: "(2, 3)"."""
+    """An array's shape, or a shape given as numbers, as text: "(2, 3)"."""
     of = x.shape if isinstance(x, np.ndarray) else x
     return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
 
 
 def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
+    """Return `found`. Loses the part if it is not an array of this shape."""
     if not isinstance(found, np.ndarray):
         lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
     if found.shape != like:
@@ -100,13 +100,13 @@ def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
 
 
 def same(found: Array, expected: Array) -> bool:
-    """Whether both are equal, except for what finite differences leave."""
+    """Whether both are equal, except for the error of finite differences."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
 
 
 def is_right(check: Callable[..., None], *arguments: Any) -> bool:
-    """Whether the check loses nothing."""
+    """Whether the check passes."""
     try:
         check(*arguments)
     except pytest.fail.Exception:
@@ -115,7 +115,7 @@ def is_right(check: Callable[..., None], *arguments: Any) -> bool:
 
 
 def factor_of(found: Array, expected: Array) -> float | None:
-    """The number by which all that is expected is multiplied in what was found; None if there is none."""
+    """The factor with which found = factor * expected; None if there is none."""
     if not expected.size or np.array_equal(found, expected):
         return 1.0
     factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
@@ -124,7 +124,7 @@ def factor_of(found: Array, expected: Array) -> float | None:
 
 
 def differences(f: Callable[[], Array | float], x: Array, dy: Array | float = 1.0, h: float = 1e-5) -> Array:
-    """The slope of Σ dy·f() by each number of x, which f reads: by moving it up and down by h."""
+    """The gradient of Σ dy·f() with respect to x, which f reads: each number of x is moved up and down by h."""
     found = np.empty_like(x)
     for index in np.ndindex(x.shape):
         before = x[index]

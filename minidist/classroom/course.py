@@ -1,7 +1,7 @@
 """Grade a class: a row for each student in the roster or the folder, a column for each lesson.
 
-Every grade is written down when it is known, by what was graded and with what: the same command, after an interrupt or
-after a student has handed in anew, grades only what has not been graded before.
+Every grade is recorded as soon as it is known, under a fingerprint of the exercise and of all that its grade depends
+on. So the same command, after an interrupt or a new submission, grades only what has not been graded before.
 """
 
 import csv
@@ -34,11 +34,11 @@ class Outputs:
 
     @property
     def journal(self) -> Path | None:
-        """Grades as they were made, a line of JSON each. Of a stream there is none."""
+        """The file that records the grades, a line of JSON each; None if the CSV goes to a stream, or nowhere."""
         return None if self.csv is None or is_stream(str(self.csv)) else self.csv.with_name(f"{self.csv.name}.jsonl")
 
     def check(self, submissions: Path, people: Path | None) -> None:
-        """Raise UsageError for what cannot be written, or would be graded the next time."""
+        """Raise UsageError for an output that cannot be written, or that the next run would grade as a submission."""
         options = {"--csv": self.csv, "the grades with it": self.journal}
         check_apart(
             {option: str(file) for option, file in options.items() if file},
@@ -58,7 +58,7 @@ class Outputs:
 
 
 class Journal:
-    """The grades that have been made, by what was graded."""
+    """The grades so far, by fingerprint."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
@@ -79,12 +79,12 @@ class Journal:
 
 
 def as_text(cell: str) -> str:
-    """A cell that a spreadsheet does not compute: a name may begin like a formula."""
+    """A cell that a spreadsheet takes as text, even if it begins like a formula, as a name may."""
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def not_by_a_link(path: str, flags: int) -> int:
-    """How a file is opened whose name is made up: a link there leads elsewhere."""
+    """Open a file, but not through a link: this program made up the name, and a link there would lead elsewhere."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -104,7 +104,7 @@ def grade_class(
     options: dict[str, Any],
     jobs: int = 1,
 ) -> int:
-    """Grade all that a folder or a zip holds, whatever it is; the exit status. options: `grade`'s. jobs: how many
+    """Grade all submissions in a folder or a zip; return the exit status. options: those of `grade`. jobs: how many
     exercises are graded at a time."""
     for lesson in lessons:
         check_lesson(lesson)
@@ -123,7 +123,7 @@ def grade_class(
         if outputs.journal:
             result.write_csv()
         for student in handed:
-            result.finish(student)  # says who has handed in nothing that can be graded
+            result.finish(student)  # names students who have handed in nothing that can be graded
         grade_all(result, result.tasks(lessons), journal, options, jobs)
         again = [task for task in result.tasks(lessons) if result.grades[task.student][task.lesson.name].machine]
         if again:
@@ -137,7 +137,7 @@ def grade_class(
 
 
 def grade_all(result: "Class", tasks: Sequence[Task], journal: Journal, options: dict[str, Any], jobs: int) -> None:
-    """Grade each of the tasks, if the journal has no grade of it, and note it as soon as it is known."""
+    """Grade each task that the journal has no grade for, and record each grade as soon as it is known."""
     keys = {task: fingerprint(task.exercise, task.lesson, options) for task in tasks}
     known = [task for task in tasks if keys[task] in journal.grades]
     for task in known:
@@ -152,7 +152,7 @@ def grade_all(result: "Class", tasks: Sequence[Task], journal: Journal, options:
                     journal.add(keys[task], graded)
                 left = (time.monotonic() - begin) / done * (len(anew) - done)
                 result.take(task, graded, f"{done} of {len(anew)}, {describe_time(left)} left" if left else "")
-        except BaseException:  # an interrupt, above all: nothing more is begun
+        except BaseException:  # above all an interrupt: start no more tasks
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -162,9 +162,9 @@ def describe_time(seconds: float) -> str:
 
 
 def opened(submissions: Path, scratch: Path) -> Path:
-    """The folder of a class, which may come as a zip."""
+    """The folder of a class; a zip is unpacked first."""
     if is_folder(submissions):
-        os.listdir(submissions)  # PermissionError, where a walk would find nothing
+        os.listdir(submissions)  # raises PermissionError, where a walk would just find nothing
         return submissions
     if submissions.suffix.lower() != ".zip" or not is_file(submissions):
         raise UsageError(f"there is no folder {submissions}")
@@ -176,7 +176,7 @@ def opened(submissions: Path, scratch: Path) -> Path:
 
 
 def fingerprint(exercise: Path, lesson: Path, options: dict[str, Any]) -> str:
-    """Of what was graded, and all that its grade depends on."""
+    """A hash of an exercise and of everything else that its grade depends on."""
     hidden = options["hidden"]
     own = [file for file in sorted(lesson.glob("*.py")) if file.name != "exercise.py"]
     tests = own + (sorted(hidden.glob("*.py")) if hidden else [])
@@ -204,7 +204,7 @@ class Class:
         self.asked = [name for name in self.lessons if any(name in each.exercises for each in self.sorted.values())]
 
     def problems(self, student: str) -> list[str]:
-        """What is to be said of a student besides points."""
+        """What to report about a student in addition to points."""
         exercises, problems = self.sorted[student]
         said = [] if not self.known or student in self.known.rows else ["not in the roster"]
         absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
@@ -229,7 +229,7 @@ class Class:
         self.finish(task.student)
 
     def finish(self, student: str) -> None:
-        """Write the student's page; of one who has handed in nothing that can be graded, say so."""
+        """Write the student's page; if the student has handed in nothing that can be graded, print that."""
         if not self.sorted[student].exercises:
             print(printable(f"{student:30} {'; '.join(self.problems(student))}"), flush=True)
         if self.outputs.feedback:
@@ -253,7 +253,7 @@ class Class:
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
     def notes(self) -> dict[str, str]:
-        """What an instructor should know and costs no points: {note: the students of whom it is said}."""
+        """Notes for the instructor, which cost no points: {note: the students that it is about}."""
         students: dict[str, list[str]] = {}
         for student, grades in self.grades.items():
             for note in dict.fromkeys(note for graded in grades.values() for note in graded.notes):
@@ -262,7 +262,7 @@ class Class:
         return {note: "all" if of == graded and len(of) > 1 else ", ".join(of) for note, of in students.items()}
 
     def summary(self) -> str:
-        """The class in figures, and by name whatever an instructor has to see to."""
+        """The class in numbers, and by name what needs the instructor's attention."""
         table = reports.class_table([graded for of in self.grades.values() for graded in of.values()])
         lines = [f"{student}: {'; '.join(said)}" for student in self.grades if (said := self.problems(student))]
         if absent := [name for name in self.lessons if name not in self.asked]:

@@ -12,12 +12,12 @@ import numpy as np
 from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
-BITS = 13  # to a rank
+BITS = 13  # per rank
 PRIMES = np.array([p for p in range(11, 1024) if all(p % q for q in range(2, 32))], float)  # 163 of them; p * 8 < 2**13
 
 
 def distinct(n: int, size: int, random: np.random.Generator) -> list[Array]:
-    """An input (size,) float64 for each of n <= 4 ranks; up to 163 elements of a rank, all differ."""
+    """An input (size,) float64 for each of n <= 4 ranks; up to 163 elements, all elements of a rank differ."""
     return [random.permutation(PRIMES)[np.arange(size) % len(PRIMES)] * 2.0 ** (BITS * rank) for rank in range(n)]
 
 
@@ -28,12 +28,12 @@ def first_difference(found: Array, expected: Array) -> int | None:
 
 
 def chunk_of(index: int, n: int, size: int) -> int:
-    """Which of n chunks of `size` elements element `index` is in."""
+    """The number of the chunk that contains element `index`, if `size` elements are cut into n chunks."""
     return int(np.searchsorted(np.cumsum(chunk_sizes(size, n)), index, side="right"))
 
 
 def in_a_sum(value: float, inputs: Sequence[Array], index: int) -> str:
-    """What `value` holds where element `index` of the sum of `distinct` inputs belongs."""
+    """What `value` holds in place of element `index` of the sum of `distinct` inputs."""
     n, size = len(inputs), inputs[0].size
     total = sum(float(x[index]) for x in inputs)
     if n > 1 and value * n == total:
@@ -49,7 +49,7 @@ def in_a_sum(value: float, inputs: Sequence[Array], index: int) -> str:
 
 
 def in_a_partial_sum(value: float, inputs: Sequence[Array], index: int, ranks: Collection[int]) -> str:
-    """What `value` holds where element `index` of the sum over some ranks' inputs belongs."""
+    """What `value` holds in place of element `index` of the sum over some ranks' inputs."""
     n, size, remarks = len(inputs), inputs[0].size, []
     for rank, x in enumerate(inputs):
         elements = (x / 2.0 ** (BITS * rank)).astype(int)
@@ -64,7 +64,7 @@ def in_a_partial_sum(value: float, inputs: Sequence[Array], index: int, ranks: C
 
 
 def _of_one_rank(held: int, elements: Array, index: int, place: int, n: int) -> str:
-    """How what is held of a rank differs from its element `index`, once; "" if it does not."""
+    """How a rank's contribution `held` differs from its element `index`, added once; "" if it does not."""
     times, rest = divmod(held, int(elements[index]))
     elsewhere = np.flatnonzero(elements == held)
     if rest == 0:
@@ -79,7 +79,7 @@ def _of_one_rank(held: int, elements: Array, index: int, place: int, n: int) -> 
 
 
 def in_a_gathering(value: float, expected: Array, n: int, index: int) -> str:
-    """What `value` holds where element `index` of everyone's chunks, put together, belongs."""
+    """What `value` holds in place of element `index` of all ranks' chunks, put together."""
     elsewhere = np.flatnonzero(expected == value)
     if not elsewhere.size:
         return "it holds what is in nobody's chunk, as memory does into which nothing was received"

@@ -23,7 +23,7 @@ def train(engine: Any, batches: Array) -> list[float]:
 
 
 def fill_bucket(engine: Any, slopes: Array) -> list[Any]:
-    """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
+    """The first Flat's bucket after one unit's backward has written slopes[0], and after another's slopes[1]."""
     found = []
     flat, engine.direction = engine.flats[0], "backward"
     for written in slopes:
@@ -43,7 +43,7 @@ def reduce_bucket(engine: Any, bucket: Array) -> Any:
 
 def measure_for_good(make: Callable[[], Any]) -> int:
     """The bytes of arrays that an engine holds before its first step."""
-    make()  # what is imported upon its first use is imported now
+    make()  # so that imports on first use happen now
     tracemalloc.start()
     witness = np.empty(12_347, np.uint8)
     try:

@@ -1,4 +1,4 @@
-"""A page for each student, in one file: what was earned, and for what was lost the one thing to look at next."""
+"""A page for each student, in one file: what was earned, and for each lost part the one thing to look at next."""
 
 import re
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ pre {{ font: .9rem/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-
 
 
 def names(students: Sequence[str]) -> dict[str, str]:
-    """A file's name for each student: "Ada Lovelace.html"."""
+    """A file name for each student: "Ada Lovelace.html"."""
     files: dict[str, str] = {}
     taken: set[str] = set()
     for student in students:
         name = bare = re.sub(r"[^\w .@-]", "_", student).strip(" .")[:100] or "_"
         number = 1
-        while name.casefold() in taken:  # as file systems that know no case see it
+        while name.casefold() in taken:  # some file systems ignore case
             number += 1
             name = f"{bare} {number}"
         taken.add(name.casefold())
@@ -50,7 +50,7 @@ def write(file: Path, student: str, grades: Sequence[Grade], problems: Sequence[
 
 
 def section(grade: Grade) -> str:
-    """One lesson's. Hidden parts count, and are not shown one by one."""
+    """The section of one lesson. Hidden parts count, but are not shown one by one."""
     lines = [f"<h2>{escape(grade.lesson)}: {grade.earned:g} of {grade.possible:g} points</h2>"]
     if grade.error:
         return "\n".join([*lines, f"<pre>{escape(grade.error)}</pre>"])
@@ -60,7 +60,7 @@ def section(grade: Grade) -> str:
         if not part.hidden:
             mark = "✓" if part.earned == part.points else "✗"
             hint = f"\n<pre>{escape(part.message)}</pre>" if part.message else ""
-            if part.message in said:  # a syntax error, above all, is one
+            if part.message in said:  # a syntax error, above all
                 hint = "\n<p>for the same reason</p>"
             said |= {part.message} - {""}
             points = f"{part.earned:g} of {part.points:g}"

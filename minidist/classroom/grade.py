@@ -1,7 +1,7 @@
 """Grade a submission, in a pytest of its own.
 
-Whatever a submission does, every part gets a line: parts are written down before the first of them runs, and those that
-then have no outcome, because the grading process itself was ended, earn nothing and say so.
+Whatever a submission does, every part gets a line: all parts are recorded before the first one runs. If the grading
+process itself is ended, the parts without an outcome earn nothing and say so.
 """
 
 import codecs
@@ -31,7 +31,7 @@ class Part:
     title: str
     points: float
     earned: float = 0
-    message: str = ""  # of a part that was lost: what to look at next
+    message: str = ""  # if the part was lost: what to look at next
     hidden: bool = False  # from an instructor's folder
     seconds: float = 0
     done: bool = False
@@ -49,9 +49,9 @@ class Grade:
     submission: Path
     parts: list[Part] = field(default_factory=list)
     error: str = ""  # why it could not be graded
-    machine: bool = False  # through no fault of the submission: there is no grade, not even one of no points
-    seed: int | None = None  # with which the same grade comes out again
-    notes: list[str] = field(default_factory=list)  # for the instructor: no matter of points
+    machine: bool = False  # through no fault of the submission: there is no grade, not even 0 points
+    seed: int | None = None  # repeats the same grade
+    notes: list[str] = field(default_factory=list)  # for the instructor: they change no points
 
     @property
     def earned(self) -> float:
@@ -71,7 +71,7 @@ def grade(
     seed: int | None = None,
 ) -> Grade:
     """Grade a file, or the student's exercise.py. hidden: a folder with more tests. patience: seconds of processor
-    time that a rank may use in a part. wire: "router" or "mpi". seed: to grade as before."""
+    time that a rank may use in a part. wire: "router" or "mpi". seed: repeats a grade."""
     check_lesson(lesson)
     submission = submission or exercise_of(lesson)
     if not is_file(submission):
@@ -80,7 +80,7 @@ def grade(
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
     check_readable("the submission", str(submission))
     check_hidden(hidden)
-    with tempfile.TemporaryFile() as written:  # without a name, so that nobody else can write to it
+    with tempfile.TemporaryFile() as written:  # without a name, so that no other process can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
         command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}"]
@@ -96,7 +96,7 @@ def grade(
                 stderr=subprocess.STDOUT,
                 timeout=LONGEST,
                 pass_fds=[written.fileno()],
-                env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # a second of processor time, for nothing
+                env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # saves a second of processor time
             )
             ending = f"ended with status {run.returncode}"
             output = run.stdout.decode(errors="replace")
@@ -122,8 +122,8 @@ def grade(
 
 
 def printable(text: str) -> str:
-    """A stranger's words as any terminal or page can show them: control characters as in a Python string, which cannot
-    write over a table of points; and the middle left out where there is too much of them."""
+    """A submission's text, safe for any terminal or page: control characters are escaped as in a Python string, so that
+    they cannot overwrite a table of points. The middle of a very long text is left out."""
     if len(text) > READ:
         half = READ // 2
         text = f"{text[:half]}\n[{len(text) - READ:,} characters more]\n{text[-half:]}"
@@ -179,7 +179,7 @@ def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:
 
 
 def read_program(file: Path) -> bytes:
-    """A program's bytes, in UTF-8 if it was saved as "Unicode" by Windows' editors, which is UTF-16."""
+    """A program's bytes. UTF-16, which Windows' editors call "Unicode", is converted to UTF-8."""
     content = file.read_bytes()
     if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content

@@ -1,7 +1,7 @@
 """What a student has handed in, as a browser, an LMS or Gradescope leaves it: which file is which lesson's exercise?
 
-A file is known by the names that it defines, or by a lesson's name among its folders; "exercise (1).py" and
-"Exercise-2.py" are as good as exercise.py. Nothing is guessed: of two different ones for a lesson both are named, and
+A file is recognized by the names that it defines, or by a lesson's name among its folders; "exercise (1).py" and
+"Exercise-2.py" are as good as exercise.py. Nothing is guessed: if two different files fit a lesson, both are named, and
 neither is taken.
 """
 
@@ -16,26 +16,26 @@ from typing import NamedTuple
 
 from minidist.classroom.grade import lesson_of
 
-EXERCISE = re.compile(  # what is possessive (++, *+) is not tried in parts: of 40 digits, these are too many
+EXERCISE = re.compile(  # possessive (++, *+): no backtracking, which would take too long for 40 digits
     r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d++\)?| ?[-–] ?copy| copy)*+", re.IGNORECASE
 )
-NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS puts behind a name it has seen before
+NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS appends to a name that it has seen before
 DEBRIS = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
-LARGEST = 1 << 20  # bytes of a file that is looked into
-SAID = 3  # of one student's files that cannot be read
-UNPACKED = 100 << 20, 10_000  # bytes and files of a zip
+LARGEST = 1 << 20  # bytes; a larger file is not searched for names
+SAID = 3  # how many of a student's unreadable files are named
+UNPACKED = 100 << 20, 10_000  # bytes and files that a zip may hold
 
 
 class Found(NamedTuple):
-    """Something in a folder, or in a zip in it."""
+    """An entry of a folder, or of a zip in it."""
 
-    shown: PurePath  # from the folder on, a zip being a folder
-    file: Path | None  # where its content is; None for a folder with nothing in it, and for what cannot be read
+    shown: PurePath  # relative to the folder; a zip counts as a folder
+    file: Path | None  # where its content is; None for an empty folder, and for what cannot be read
     trouble: str = ""  # why it cannot be read
 
 
 def look(folder: Path, scratch: Path) -> list[Found]:
-    """All that is in a folder, except what systems leave there; zips are unpacked into `scratch`, one level deep."""
+    """All entries of a folder, except debris such as Thumbs.db; zips are unpacked to `scratch`, one level deep."""
     found: list[Found] = []
     for file, what in walk(folder):
         shown = PurePath(os.path.relpath(file, folder))
@@ -55,13 +55,13 @@ def look(folder: Path, scratch: Path) -> list[Found]:
 
 
 def content(file: Path, shown: PurePath, what: str) -> tuple[Path | None, str]:
-    """Of what `walk` has found, where its content is, or why it cannot be read."""
+    """Where the content of something that `walk` found is, or why it cannot be read."""
     return (None, f"{shown} {what}") if what else (file if file.is_file() else None, "")
 
 
 def walk(folder: Path) -> list[tuple[Path, str]]:
-    """Files, and folders that have none, each with what is wrong with it. Links are not followed: they may lead to what
-    another student has handed in."""
+    """Files and empty folders, each with what is wrong with it, or "". Links are not followed: they may lead to another
+    student's files."""
     kept: list[tuple[Path, str]] = []
     closed: list[str] = []
     for parent, folders, files in os.walk(folder, onerror=lambda error: closed.append(error.filename)):
@@ -75,7 +75,7 @@ def walk(folder: Path) -> list[tuple[Path, str]]:
 
 
 def what_is_wrong(file: Path) -> str:
-    """Why there is nothing to read in it; "" if there is."""
+    """Why a file cannot be read; "" if it can."""
     if file.is_symlink():
         return "is a link: hand in the file itself"
     if not file.is_file():
@@ -88,7 +88,7 @@ def debris(name: str) -> bool:
 
 
 def unpack(archive: Path, place: Path) -> str:
-    """Why it cannot be done, or ""."""
+    """Unpack a zip; return why that failed, or ""."""
     try:
         with zipfile.ZipFile(archive) as opened:
             inside = opened.infolist()
@@ -104,22 +104,22 @@ def unpack(archive: Path, place: Path) -> str:
 
 
 class Sorted(NamedTuple):
-    """Of one student."""
+    """One student's files, sorted out."""
 
     exercises: dict[str, Found]  # lesson's name -> its exercise
     problems: list[str]  # in words: what was found twice, what is no exercise
 
 
 def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "") -> Sorted:
-    """Which file is the exercise of which lesson. A program that has the student's name counts like exercise.py."""
-    parts = {file.name for lesson in lessons for file in lesson.iterdir()} - {"exercise.py"}  # come with a copy of it
+    """Which file is the exercise of which lesson. A program with the student's name counts as exercise.py."""
+    parts = {file.name for lesson in lessons for file in lesson.iterdir()} - {"exercise.py"}  # copied with it
     programs = [each for each in found if each.file and is_program(each) and each.shown.name not in parts]
     belongs = {each: lesson_at(each, lessons) for each in programs}
     exercises: dict[str, Found] = {}
     problems: list[str] = []
     for lesson in lessons:
         mine = [each for each in programs if belongs[each] == lesson]
-        if not mine and len(lessons) == 1:  # then what is wrong with it is for its grade to say
+        if not mine and len(lessons) == 1:  # then its grade says what is wrong with it
             mine = [each for each in programs if is_named(each, student)]
         named = [each for each in mine if is_named(each, student)]
         chosen = distinct(named or mine, lesson / "exercise.py")
@@ -128,7 +128,7 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
         elif chosen:
             names = ", ".join(str(each.shown) for each in chosen)
             problems.append(f"{lesson.name} found {times(len(chosen))}, keep one: {names}")
-    # Of much that cannot be read, such as the links in an environment, what might be the exercise.
+    # Much may be unreadable, such as the links in an environment: name only what might be the exercise.
     troubles = [each for each in found if each.trouble]
     zipped = [each for each in troubles if each.shown.suffix.lower() == ".zip"]
     problems += [each.trouble for each in troubles if not exercises or each in zipped or is_named(each, student)][:SAID]
@@ -151,17 +151,17 @@ def is_named(found: Found, student: str) -> bool:
 
 
 def bare(name: str) -> str:
-    """A name without what a browser puts behind it."""
+    """A name without the number that a browser appends."""
     return NUMBERED.sub("", name)
 
 
 def plain(name: str) -> str:
-    """The words of a name, in what its spellings have in common."""
+    """The words of a name, the same for all its spellings: in lower case, without punctuation."""
     return " ".join(re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name).casefold()))
 
 
 def lesson_at(found: Found, lessons: Sequence[Path]) -> Path | None:
-    """The lesson that a folder of it is named after, or whose names it defines."""
+    """The lesson that one of its folders is named after, or whose names it defines; None if there is none."""
     for lesson in lessons:
         if lesson.name in found.shown.parts[:-1]:
             return lesson
@@ -171,7 +171,7 @@ def lesson_at(found: Found, lessons: Sequence[Path]) -> Path | None:
 
 
 def distinct(found: Sequence[Found], skeleton: Path) -> list[Found]:
-    """One of each content; the skeleton as it was handed out only if there is nothing else."""
+    """One file of each content; the unchanged skeleton only if there is nothing else."""
     contents: dict[bytes, Found] = {}
     for each in found:
         if each.file:
@@ -182,7 +182,7 @@ def distinct(found: Sequence[Found], skeleton: Path) -> list[Found]:
 
 
 def why_not(found: Sequence[Found], programs: Sequence[Found]) -> str:
-    """What there is in place of an exercise."""
+    """What was found in place of an exercise."""
     files = [each.shown for each in found if each.file]
     notebooks = [str(shown) for shown in files if shown.suffix.lower() == ".ipynb"]
     if programs:

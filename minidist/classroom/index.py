@@ -1,7 +1,7 @@
 """work/index.ipynb, which `make lessons` opens: a tour, the map of the course, its lessons and paths, and your points.
 
-Lessons and paths are read from the first cell of each lesson's notebook and from lessons/README.md. Links of the README
-also hold in work/, because that folder is as deep.
+Lessons and paths are read from the first cell of each lesson's notebook and from lessons/README.md. The README's links
+also work in work/, because that folder is at the same depth.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 from minidist.classroom.grade import WORK, grade, lessons_in
 from minidist.classroom.syllabus import ROWS, Header, plain, read_headers
 
-Needs = dict[str, set[str]]  # number of a lesson, "05" -> those that come before it
+Needs = dict[str, set[str]]  # number of a lesson, "05" -> the lessons before it
 
 TOUR = """\
 %%mpirun -n 4
@@ -63,7 +63,7 @@ def notebook_text(lessons: Path) -> str:
 
 
 def place_notebook(lessons: Path) -> Path:
-    """Write the page to work/, in place of one that nobody has changed; outputs are no change."""
+    """Write the page to work/, unless the student has changed the one there; outputs are no change."""
     page = lessons.parent / WORK / "index.ipynb"
     if not page.exists() or is_ours(page):
         page.write_text(notebook_text(lessons), encoding="utf-8")
@@ -89,8 +89,8 @@ def course_map(headers: Sequence[Header]) -> str:
 
 
 def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
-    """For each lesson those that it needs, and those that only help, from its "You need". Of these only the nearest:
-    what another one of them needs in turn is left out."""
+    """For each lesson the lessons that it needs, and those that only help, from its "You need". A lesson that one of
+    the needed lessons itself needs is left out."""
     numbers = [header.title[:2] for header in headers]
     needed: Needs = {number: set() for number in numbers}
     helpful: Needs = {number: set() for number in numbers}
@@ -101,7 +101,7 @@ def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
             (helpful if partly else needed)[number].update(found)
 
     def behind(number: str) -> set[str]:
-        """All that a lesson needs in the end."""
+        """All lessons that a lesson needs, directly or not."""
         return needed[number].union(*map(behind, needed[number]))
 
     whole = {number: behind(number) for number in numbers}
@@ -112,7 +112,7 @@ def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
 
 
 def table(headers: Sequence[Header]) -> str:
-    """Of the time only how much: about half of it is for the exercise in every lesson."""
+    """The lessons. Only the total time is shown: about half of it is for the exercise, in every lesson."""
     names = [*ROWS]
     rows = [["lesson", *(name.lower() for name in names)], ["---"] * (1 + len(names))]
     for header in headers:
@@ -123,7 +123,7 @@ def table(headers: Sequence[Header]) -> str:
 
 
 def paths(lessons: Path) -> list[dict[str, Any]]:
-    """The section of lessons/README.md, without what is for instructors."""
+    """The section "Paths" of lessons/README.md, without the part for instructors."""
     readme = lessons / "README.md"
     text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
     section = re.search(r"^## Paths\n.*?(?=^## |^\*\*For instructors|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -134,8 +134,8 @@ def paths(lessons: Path) -> list[dict[str, Any]]:
 
 
 def show_points(lessons: Path | None = None) -> None:
-    """Grade the exercises in work/ that are no longer as they were handed out, and print the points of each as soon as
-    they are known."""
+    """Grade the exercises in work/ that the student has changed, and print the points of each as soon as they are
+    known."""
     lessons = lessons or Path.cwd().parent / "lessons"
     earned = possible = 0.0
     for lesson in lessons_in(lessons):
@@ -173,13 +173,13 @@ def write(cells: list[dict[str, Any]]) -> str:
 
 
 def fingerprint(cells: list[dict[str, Any]]) -> str:
-    """Of what the cells say, whatever has come of it. JupyterLab adds an empty cell when the last one has run."""
+    """A hash of the cells without outputs and without empty cells: JupyterLab adds one after the last cell has run."""
     sources = [[cell["cell_type"], "".join(cell["source"])] for cell in cells if cell["source"]]
     return hashlib.blake2b(json.dumps(sources).encode(), digest_size=8).hexdigest()
 
 
 def is_ours(page: Path) -> bool:
-    """Whether the cells are as they were made."""
+    """Whether the cells are unchanged since they were made."""
     try:
         found = json.loads(page.read_text(encoding="utf-8"))
         return bool(fingerprint(found["cells"]) == found["metadata"]["minidist"]["cells"])

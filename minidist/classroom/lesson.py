@@ -1,4 +1,4 @@
-"""For a lesson's notebook: what was written in a gap is checked, what was predicted is kept.
+"""For a lesson's notebook: check what a student writes into a gap, and keep what a student predicts.
 
     from minidist.classroom.lesson import check, compare, predict
 
@@ -6,9 +6,9 @@
     predict("busiest rank", 1.5)     kept in predictions.json beside the notebook ...
     compare({"busiest rank": 1.75})  ... and shown next to what was counted
 
-A lesson's test_exercise.py has a check for each gap in GAPS; its given.py has functions for gaps that are not filled,
-with which the notebook goes on. Of what the exercise asks for, `check` runs the first graded part on exercise.py, and
-the notebook goes on with the chapter's function where that fails.
+A lesson's test_exercise.py has a check for each gap in GAPS. Its given.py has functions with which the notebook goes on
+if a gap is not filled. For a function of the exercise, `check` runs its first graded part on exercise.py; if that
+fails, the notebook goes on with the function of given.py or else of the chapter.
 """
 
 import functools
@@ -36,14 +36,14 @@ from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
 PATIENCE = 3.0  # seconds of processor time for a rank of a check
-theirs: set[str] = set()  # functions of which the student's own is in use
+theirs: set[str] = set()  # functions for which the student's own is in use
 
 # ---- gaps ------------------------------------------------------------------------------------------------------------
 
 
 def check(name: str) -> None:
-    """Run the function `name` as the grader does, say what is wrong, and let the notebook go on with it if it is right,
-    else with the function that the lesson has for that. Of a method, "ZeRO3.forget", it is said and no more."""
+    """Run the function `name` as the grader does, and say what is wrong. If it is right, the notebook goes on with it,
+    else with the lesson's function. For a method, such as "ZeRO3.forget", only say what is wrong."""
     tests = _tests()
     if name in tests.GAPS:
         where, used = "", "the lesson's own"
@@ -70,7 +70,7 @@ def check(name: str) -> None:
 
 
 def _function(name: str, tests: ModuleType) -> Any:
-    """What the notebook is to use under this name."""
+    """The function that the notebook is to use under this name."""
     if name not in theirs:
         return _given(name) or getattr(importlib.import_module(tests.HIDDEN[0]), name)
     if name in tests.ASKED:
@@ -97,7 +97,7 @@ def whose(name: str) -> str:
 
 
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
-    """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
+    """What a check says of a function that a cell defines, with what it needs of other cells, in the cell's lines."""
     namespace = _shell().user_ns
     if wrong := _no_python(name, namespace["In"]):
         return wrong
@@ -120,7 +120,7 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
         place = f"line {number} of the cell" if number <= last else "a line of another cell"
         return f"{place}, `{lines[number - 1].strip()}`"
 
-    # Of tracebacks, with its line and the marks below that. A comprehension is a frame of its own, on the same line.
+    # A traceback's frame, with its source line and the marks below it. A comprehension is a frame of its own.
     frame = rf'File "?{name}\.py"?, line (\d+), in [\w<>]+\n.*(\n +[~^]+$)?'
     said = re.sub(frame, in_the_cell, said, flags=re.MULTILINE)
     said = re.sub(r"^( +.*\n)\1+", r"\1", said, flags=re.MULTILINE)
@@ -128,7 +128,7 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
 
 
 def _no_python(name: str, cells: list[str]) -> str:
-    """What is wrong with the last cell that begins to define `name`, if that is no Python: it has defined nothing."""
+    """What is wrong with the last cell with a `def` of `name`, if it is not valid Python, and so defined nothing."""
     for cell in reversed(cells):
         if re.search(rf"^def {name}\b", cell, re.MULTILINE):
             try:
@@ -141,7 +141,7 @@ def _no_python(name: str, cells: list[str]) -> str:
 
 def _said(program: Path, name: str, part: Callable[[Any], None], hidden: tuple[str, ...]) -> str:
     """What a part says of a program, "" if it earns its points. hidden: modules that its ranks cannot import; cells may
-    stand on the lesson's own functions."""
+    use the lesson's own functions."""
     import pytest
 
     from minidist import UsageError
@@ -160,7 +160,7 @@ def _said(program: Path, name: str, part: Callable[[Any], None], hidden: tuple[s
 
 @functools.cache
 def _wire(lesson: Path, hidden: tuple[str, ...]) -> Any:
-    """A process from which a notebook's checks have their ranks; it ends with the notebook's."""
+    """A process that forks the ranks of a notebook's checks; it ends with the notebook's process."""
     from minidist.classroom.wires import RouterWire
 
     return RouterWire(lesson / "on_ranks.py", hidden, isolate=False)
@@ -197,7 +197,7 @@ def _shell() -> Any:
 
 
 def predict(question: str, answer: float | EllipsisType = ...) -> None:
-    """Keep a number that answers `question`; `...` is none yet. Anything else is explained, and not kept."""
+    """Keep a number that answers `question`; `...` means none yet. For anything else, print why it is not kept."""
     if answer is ...:
         kept = _predictions().get(question)
         print(f"{question}: " + ("no prediction yet; put a number in place of ..." if kept is None else f"{kept:g}"))
@@ -258,7 +258,7 @@ def _predictions() -> dict[str, float]:
 
 
 def _predictions_file() -> Path:
-    """Beside the notebook; of one that was opened in lessons/, where its copy is or would be."""
+    """The file next to the notebook; if that was opened in lessons/, next to where its copy in work/ is or would be."""
     here = Path.cwd()
     return (here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here) / "predictions.json"
 
@@ -289,8 +289,8 @@ class Watched:
 
 
 def show(figure: Any, alt: str) -> None:
-    """Display a Matplotlib figure, with words for those who do not see it: as alt text, which nbconvert passes on, and
-    folded below the picture, because not every notebook program does."""
+    """Display a Matplotlib figure, with a description for readers who cannot see it: as alt text, which nbconvert
+    passes on, and folded below the picture, because not every notebook program passes on alt text."""
     from IPython.display import display
     from matplotlib.pyplot import close
 

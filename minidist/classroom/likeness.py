@@ -1,9 +1,9 @@
 """Is part of an exercise the chapter's code? Both are brought into a normal form, and the statements are compared.
 
-The form of a statement is its syntax tree, in which every name is the same; so are attributes of `self`. Annotations,
-docstrings and `pass` go. What a loop or a condition holds counts apart from its head. The chapter's statements are
-looked for in the whole file, in any order, each weighted by its size. So other names, another order, other functions
-around the statements and more statements, unused or not, change nothing.
+The form of a statement is its syntax tree, in which all names are the same, and all attributes of `self`. Annotations,
+docstrings and `pass` are left out. The body of a loop or a condition counts apart from its head. The chapter's
+statements are looked for in the whole file, in any order, each weighted by its size. So other names, another order,
+other functions around the statements and more statements, unused or not, change nothing.
 """
 
 import ast
@@ -11,20 +11,20 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-LONG = 8  # statements: what is longer, and the same, was hardly written twice
-LIKE = 0.95  # of the chapter's weight: so much is never the same by chance
+LONG = 8  # statements: two longer functions are hardly alike by chance
+LIKE = 0.95  # the share of the chapter's weight that is never the same by chance
 
-HELD = ("body", "orelse", "finalbody", "handlers", "cases")  # statements below one, which count on their own
+HELD = ("body", "orelse", "finalbody", "handlers", "cases")  # statements inside one, which count on their own
 LEFT_OUT = ("ctx", "annotation", "returns", "type_comment", "kind")
 NAMES = ("id", "arg", "name", "attr")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Forms = Counter[tuple[str, int]]  # (digest of a statement, its weight) -> how often
-RUNS_TEXT = {"exec", "eval", "compile", "FunctionType", "CodeType", "SourceFileLoader"}  # what runs other texts
+RUNS_TEXT = {"exec", "eval", "compile", "FunctionType", "CodeType", "SourceFileLoader"}  # these run other code
 
 
 def find_alike(chapters: Mapping[str, Forms], exercise: Forms) -> dict[str, tuple[int, int]]:
-    """Of a chapter's functions those that are in an exercise: {name: (statements that are, all its statements)}."""
+    """The chapter's functions that are in an exercise: {name: (its statements that are there, all its statements)}."""
     alike = {}
     for name, forms in chapters.items():
         shared = forms & exercise
@@ -38,7 +38,7 @@ def weigh(forms: Forms) -> int:
 
 
 def forms_by_name(trees: Iterable[ast.AST], asked: Sequence[str]) -> dict[str, Forms]:
-    """Of the asked functions, and of an asked class's methods together: {"reduce_scatter": ..., "ZeRO3": ...}."""
+    """The forms of each asked function, and of a class's asked methods together: {"all_gather": ..., "ZeRO3": ...}."""
     found: dict[str, Function] = {}
     for tree in trees:
         for scope, node in scoped(tree):
@@ -52,7 +52,7 @@ def forms_by_name(trees: Iterable[ast.AST], asked: Sequence[str]) -> dict[str, F
 
 
 def forms_in(tree: ast.AST) -> Forms:
-    """Of all statements below a node."""
+    """The forms of all statements below a node."""
     statements = [
         node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.ExceptHandler) and node is not tree
     ]
@@ -72,7 +72,7 @@ def form(statement: ast.AST) -> tuple[str, int]:
 
 
 def spell(node: ast.AST, words: list[str]) -> int:
-    """Add a node's normal form to the words, and return of how many nodes it is: without what it holds, names,
+    """Append a node's normal form to `words`, and return its number of nodes. It leaves out inner statements, names,
     annotations, and whether something is read or written there, which its place says."""
     if isinstance(node, ast.AnnAssign) and node.value:
         node = ast.Assign([node.target], node.value)
@@ -94,7 +94,7 @@ def spell(node: ast.AST, words: list[str]) -> int:
 
 
 def texts_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """Programs in strings."""
+    """The syntax trees of programs in strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "def " in node.value:
             try:
@@ -104,7 +104,7 @@ def texts_in(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def find_hidden_code(tree: ast.AST) -> str:
-    """The first place where a program runs code that is not in its text: "line 3 (exec)"; "" without one."""
+    """The first place where a program runs code that is not in its text: "line 3 (exec)"; "" if there is none."""
     for node in ast.walk(tree):
         name = getattr(node, "id", "") or getattr(node, "attr", "")
         if name in RUNS_TEXT and isinstance(node, ast.Name | ast.Attribute) and not is_pattern(node):
@@ -118,7 +118,7 @@ def is_pattern(node: ast.Name | ast.Attribute) -> bool:
 
 
 def scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Every node, with the function or method of the module in which it is: "reduce_scatter", "ZeRO3.reduce"."""
+    """Every node, with the function or method that contains it: "reduce_scatter", "ZeRO3.reduce"."""
     for node in ast.iter_child_nodes(tree):
         inner = scope
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not scope.partition(".")[2]:

@@ -1,9 +1,9 @@
-"""What a rank may use, whatever it runs: memory, processor time, files, processes. The kernel sees to it.
+"""What a rank may use, whatever it runs: memory, processor time, files, processes. The kernel enforces it.
 
-A limit of the kernel is one of a process. What all ranks use together, with all that they have started, is looked at
-many times a second (`look_at`); where this process may make a cgroup (version 2), the kernel limits that, too.
+A kernel limit applies to one process. What all ranks and their descendants use together is measured many times a
+second (`look_at`). If this process may make a cgroup (version 2), the kernel limits that, too.
 
-Linux enforces all of it. macOS has no limit on the address space that works, and no /proc: there the rest holds.
+Linux enforces all limits. macOS has no working limit on the address space, and no /proc; the other limits hold there.
 """
 
 import ctypes
@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY = 2 << 30  # bytes of address space beyond what a rank has when it starts; bytes of memory of all together
-RESERVE = 1 << 29  # bytes more for a cgroup: who watches can then say what has happened
+MEMORY = 2 << 30  # bytes: address space that a rank may add after its start; memory of all ranks together
+RESERVE = 1 << 29  # more bytes for a cgroup, so that the router notices first and can say what has happened
 TOGETHER = 96  # processes of all ranks together
 FILE = 64 << 20  # bytes of a file
 FILES = 128  # open at a time
-PROCESSES = 32  # of its user: counts where the rank has a user of its own
+PROCESSES = 32  # of its user; set only if the rank has a user of its own
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def set_limits(seconds: float, own_user: bool) -> None:
-    """For this process, for good: a hard limit cannot be raised again without privileges."""
+    """Limit this process, for good: a hard limit cannot be raised again without privileges."""
     cpu = max(1, round(seconds))
     wanted = {
-        resource.RLIMIT_CPU: (cpu, cpu + 1),  # at the first a signal, at the second the end
+        resource.RLIMIT_CPU: (cpu, cpu + 1),  # the first sends a signal, the second ends the process
         resource.RLIMIT_FSIZE: (FILE, FILE),
         resource.RLIMIT_NOFILE: (FILES, FILES),
         resource.RLIMIT_CORE: (0, 0),
@@ -44,7 +44,7 @@ def set_limits(seconds: float, own_user: bool) -> None:
 
 
 def confine(nbytes: int) -> bool:
-    """Let this process have n bytes of memory more than it has now, for good; whether that can be."""
+    """Let this process have at most `nbytes` more memory than now, for good; return whether that is possible."""
     now = address_space()
     if not now:
         return False
@@ -55,7 +55,7 @@ def confine(nbytes: int) -> bool:
 
 
 def address_space() -> int:
-    """Bytes that this process has mapped; 0 where nobody tells."""
+    """Bytes that this process has mapped; 0 if the system does not say."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[0]
     except OSError:
@@ -64,7 +64,7 @@ def address_space() -> int:
 
 
 def state(process: int) -> str:
-    """What the kernel says of a process: R if it runs or could, S if it sleeps, ...; "" where nobody tells."""
+    """What the kernel says of a process: R if it runs or could, S if it sleeps, ...; "" if the system does not say."""
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
@@ -72,14 +72,14 @@ def state(process: int) -> str:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendant loses its own, so that `end_orphans` finds it."""
+    """Become the parent of any descendant that loses its own, so that `end_orphans` finds it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_orphans() -> None:
     """End all descendants of this process, and return when there are none."""
-    if os.getpid() == 1:  # of a process namespace, in which all others descend from it
+    if os.getpid() == 1:  # in a process namespace, all others descend from this one
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
     give_up = time.monotonic() + 10
@@ -95,7 +95,7 @@ def end_orphans() -> None:
 
 
 def _children(process: int) -> list[int]:
-    """Of all its threads; none where nobody tells."""
+    """The children of all threads of a process; none if the system does not say."""
     try:
         threads = os.listdir(f"/proc/{process}/task")
         texts = [Path(f"/proc/{process}/task/{thread}/children").read_text() for thread in threads]
@@ -110,14 +110,14 @@ def _children(process: int) -> list[int]:
 def look_at(processes: Sequence[int]) -> tuple[int, int]:
     """(bytes of memory, number) of these processes and their descendants. Memory that they share counts for each."""
     found, nbytes = list(processes), 0
-    for process in found:  # which grows as it goes
+    for process in found:  # the list grows while it is read
         found += _children(process)
         nbytes += memory_of(process)
     return nbytes, len(found)
 
 
 def memory_of(process: int) -> int:
-    """Bytes that it has in memory and no file has; 0 where nobody tells."""
+    """Bytes of a process in memory that are in no file; 0 if the system does not say."""
     try:
         status = Path(f"/proc/{process}/status").read_text(errors="replace")  # its name may be any bytes
     except OSError:
@@ -128,7 +128,7 @@ def memory_of(process: int) -> int:
 
 
 def make_group(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """A cgroup with limits below the nearest one that lets us; None where none does. Its processes are none yet."""
+    """A new, empty cgroup with limits, below the nearest one that permits it; None if none does."""
     try:
         [own] = [line.removeprefix("0::/") for line in of.read_text().splitlines() if line.startswith("0::/")]
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ def join_group(group: Path, process: int) -> None:
 
 
 def remove_group(group: Path) -> None:
-    """Once its processes have ended."""
+    """Remove a cgroup whose processes have ended."""
     for _ in range(50):
         with suppress(OSError):
             group.rmdir()

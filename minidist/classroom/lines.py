@@ -1,4 +1,4 @@
-"""Between the process that grades and its ranks: a socket to each, and pipes for what each prints.
+"""The lines between the process that grades and its ranks: a socket to each, and pipes for what each prints.
 
 Nothing here waits for a rank, in a read or in a write.
 """
@@ -25,7 +25,7 @@ class Lines(ABC):
 
     @abstractmethod
     def hear(self, rank: int, value: Any) -> None:
-        """A rank has said this. Any exception means that it makes no sense."""
+        """Handle a value that a rank has sent. Any exception means that it makes no sense."""
 
     @abstractmethod
     def lose(self, rank: int) -> None:
@@ -33,7 +33,7 @@ class Lines(ABC):
 
     @abstractmethod
     def fail(self, rank: int, error_type: str, text: str) -> None:
-        """A rank does what is no part of any job."""
+        """A rank has failed, or does something that no job does."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -45,7 +45,7 @@ class Lines(ABC):
         self.printed: dict[tuple[int, str], bytearray] = {}
 
     def connect(self, rank: int) -> socket.socket:
-        """The rank's end of its line."""
+        """Open a rank's line; return the rank's end of it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.lines.append(ours)
@@ -53,7 +53,7 @@ class Lines(ABC):
         return theirs
 
     def open_output(self, rank: int, name: str) -> int:
-        """The rank's end of a pipe, whose other end is read here."""
+        """Open a pipe that is read here; return the rank's end of it."""
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         self.pipes[rank, name], self.printed[rank, name] = ours, bytearray()
@@ -75,25 +75,25 @@ class Lines(ABC):
             self.read(rank)
 
     def drain(self, rank: int, name: str, mask: int = 0) -> None:
-        """Read what a rank has printed, as far as it is here."""
+        """Read what a rank has printed, as far as it has arrived."""
         pipe, printed = self.pipes[rank, name], self.printed[rank, name]
         with suppress(BlockingIOError):
             while (data := os.read(pipe, 1 << 16)) and len(printed) <= OUTPUT_LIMIT:
                 printed += data
-            if mask:  # it is closed, or enough
+            if mask:  # the pipe is closed, or has brought enough
                 self.selector.unregister(pipe)
         if mask and len(printed) > OUTPUT_LIMIT:
             self.fail(rank, "Output", f"it printed more than {OUTPUT_LIMIT:,} bytes: does it print for ever?")
 
     def say(self, rank: int, value: Any) -> None:
-        """Put a value on the way to a rank."""
+        """Send a value to a rank, without waiting."""
         self.unsent[rank].extend(memoryview(piece) for piece in over_socket.to_frame(value))
         self.write(rank)
 
     def write(self, rank: int) -> None:
-        """As much as there is room for now."""
+        """Write as much to a rank as there is room for now."""
         line, unsent = self.lines[rank], self.unsent[rank]
-        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # that it is gone, reading will tell
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # reading will tell that it is gone
             while unsent:
                 rest = unsent[0][line.send(unsent[0]) :]
                 if rest:
@@ -106,7 +106,7 @@ class Lines(ABC):
             self.selector.modify(line, events, key.data)
 
     def read(self, rank: int) -> None:
-        """What a rank has said, as far as it is here."""
+        """Read what a rank has sent, as far as it has arrived."""
         try:
             data = self.lines[rank].recv(1 << 18)
         except BlockingIOError:
@@ -120,12 +120,12 @@ class Lines(ABC):
         try:
             for value in self.readers[rank].feed(data):
                 self.hear(rank, value)
-        except Exception as error:  # of a stranger's program anything may come
+        except Exception as error:  # a student's program may send anything
             what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
             self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
 
     def last(self) -> list[str]:
-        """The last that each rank has printed."""
+        """The last output of each rank."""
         streams = [[self.printed[rank, name][-LAST:] for name in ("stdout", "stderr")] for rank in range(self.n)]
         return ["".join(stream.decode(errors="ignore") for stream in of_rank) for of_rank in streams]
 

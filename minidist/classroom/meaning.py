@@ -1,5 +1,5 @@
-"""What only a grader can see that stands between the ranks: whether a program depends on luck, and whether its messages
-mean anything. Used by lessons' tests; over MPI as much is asked as MPI shows."""
+"""Checks by a grader that stands between the ranks: does a program depend on luck, and do its messages mean anything?
+Used by lessons' tests; over MPI they check only what MPI shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -13,20 +13,20 @@ from minidist.exchange.marks import arrays_in
 from minidist.exchange.rules import Rules
 
 Working = Iterator[tuple[str, list[list[Outcome]]]]
-SPOILED = np.uint8(0b0001_0001)  # bits that change in every byte
-LONG = 16  # bytes: of two messages with as many, drawn inputs make two different ones
+SPOILED = np.uint8(0b0001_0001)  # the bits that are flipped in every byte
+LONG = 16  # bytes: with drawn inputs, two messages of this size differ
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
 
 
 def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
-    """Of a function that must send, that it has sent."""
+    """Lose the part if a function that must send has not sent anything."""
     if run.n > 1 and not any(outcome.messages for outcome in outcomes):
         lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
 def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
-    """The functions whose cases come to an end when all is done to help, with what comes of them. One that fails even
-    so is asked for elsewhere, and left out here; the part is lost if one is not written, or if none is left."""
+    """The functions that work under lenient rules, next to the lesson's own others, each with its outcomes. One that
+    fails even so is left out: another part asks for it. The part is lost if one is not written, or if none works."""
     why, found = "", False
     for function, theirs in cases.items():
         try:
@@ -47,7 +47,7 @@ def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Ca
 def run_together(
     submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough
 ) -> tuple[list[str], list[list[Outcome]]]:
-    """The functions that work, and what comes of all their cases in one run: most often all do, which it shows."""
+    """The functions that work, and the outcomes of all their cases in one run. Mostly all work: that is tried first."""
     try:
         everything = [case for theirs in cases.values() for case in theirs]
         plain = submission.attempt(target, everything, [*cases])
@@ -60,8 +60,8 @@ def run_together(
 
 
 def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> None:
-    """Sends that wait for their receiver, memory of requests that is watched, messages in another order, and as the
-    seed has it: the results are those of a run without all that."""
+    """The results must stay the same if sends wait for their receivers, if the memory of requests is guarded, and if
+    messages arrive in another order, or in one drawn from the seed."""
     names, plain = run_together(submission, target, cases, enough)
     together = [case for name in names for case in cases[name]]
     for rules in (STRICT, Rules("drawn", "drawn", submission.seed)):
@@ -76,8 +76,8 @@ def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequen
 
 
 def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough) -> None:
-    """One message after the other is changed on its way, in bits and for another one, and each time something must come
-    out differently."""
+    """Change one message after the other on its way: flip its bits, or replace it by another one. Each time, some
+    result must change."""
     for function, [before] in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
         case = cases[function]
         if not submission.messages and submission.wire.spoils:
@@ -94,7 +94,7 @@ def check_changes(
     before: Sequence[Outcome],
     changes: Sequence["Change"],
 ) -> None:
-    """Each of them in a run of its own, all in one job; if the program notices one, by halves."""
+    """Make each change in a run of its own, all in one job. If the program notices one and fails, try each half."""
     renamed = {
         (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
         for number, ((comm, rank, which), _, content) in enumerate(changes)
@@ -110,8 +110,8 @@ def check_changes(
 
 
 def check_heard(submission: Submission, target: str, function: str, case: Case) -> None:
-    """A wrong result, too, is made of what arrives: when all messages carry something else, it is another one. What
-    sends messages of no meaning next to results of none has not begun."""
+    """Even a wrong result must depend on the messages: if all of them carry something else, it must change. A program
+    whose messages and results mean nothing has not begun."""
     if not submission.wire.spoils or case.n == 1:
         return
     [before] = submission.run(target, [case], [function])
@@ -125,7 +125,7 @@ def check_heard(submission: Submission, target: str, function: str, case: Case) 
 
 
 class Change(NamedTuple):
-    """Of a message: which one, the line that sends it, and the bytes with which it arrives."""
+    """A change of a message: which message, the line that sends it, and the bytes with which it arrives."""
 
     message: Message
     where: str
@@ -133,14 +133,14 @@ class Change(NamedTuple):
 
 
 def noise(messages: Mapping[Message, Seen]) -> Iterator[Change]:
-    """Each message with other bits in every byte."""
+    """Each message, with bits flipped in every byte."""
     for message, seen in messages.items():
         yield Change(message, seen.where, (np.frombuffer(seen.content, np.uint8) ^ SPOILED).tobytes())
 
 
 def swaps(messages: Mapping[Message, Seen], random: np.random.Generator) -> Iterator[Change]:
-    """Each message with what another one of its size carries, drawn: nothing in it looks odd to the rank that gets it.
-    Where all of a size carry the same, that stays; of a few bytes, this may be as it should."""
+    """Each message, with the content of another one of its size, drawn: it does not look odd to its receiver. If all
+    messages of a size are equal, they stay so if they are long, and are skipped if short: short ones may be equal."""
     for message, seen in messages.items():
         others = [other.content for other in messages.values() if len(other.content) == len(seen.content)]
         different = [content for content in others if content != seen.content]

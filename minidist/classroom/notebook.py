@@ -8,10 +8,10 @@ classes that earlier cells define (their text is run again on the rank), importe
 between processes, as copies. With `--out total` the notebook then has `total`, a list of each rank's value. Nothing
 else comes back, and the ranks are gone when the cell ends.
 
-What the ranks print is shown rank by rank: in Jupyter the last lines of each while they run, and in the end all of it,
-or of very much the beginning and the end. A rank that fails, a deadlock, the timeout and an interrupt end all ranks,
-and the cell says where they were. Where there is no MPI, the ranks' messages pass through the notebook's own process
-(see router.py).
+What the ranks print is shown rank by rank. While they run, Jupyter shows the last lines of each; at the end, all output
+is shown, or the beginning and the end if it is very long. A rank that fails, a deadlock, the timeout and an interrupt
+end all ranks, and the cell says where they were. Without MPI, the ranks' messages pass through the notebook's own
+process (see router.py).
 """
 
 import argparse
@@ -40,7 +40,7 @@ from minidist.launch.notebook_cell import Source
 
 EVERY = 0.5  # seconds between two looks at what ranks that run have printed
 LONG = 2.0  # seconds after which a cell says how long its ranks have been running
-LINES = 60  # that such a look shows of all ranks together, but LEAST of each
+LINES = 60  # that are shown then, of all ranks together, but at least LEAST of each
 LEAST = 3
 WIDEST = 200  # characters of such a line
 KEPT = 100_000  # characters of output that a cell keeps, of all ranks together; and of its report
@@ -107,9 +107,9 @@ def mpirun(shell: Any, line: str, cell: str) -> None:
 
 
 class Live:
-    """The cell's output: while its ranks run the last lines of each, and in their place, in the end, what is kept.
+    """The cell's output: the last lines of each rank while they run; at the end, the output that is kept replaces them.
 
-    Only Jupyter can put one thing in the place of another; in a terminal, nothing is shown before the end.
+    Only Jupyter can replace output; in a terminal, nothing is shown before the end.
     """
 
     def __init__(self, in_jupyter: bool) -> None:
@@ -148,7 +148,7 @@ def last_lines(text: str, number: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text; of one that is longer than `most` characters, its beginning and its end."""
+    """The text, or its beginning and its end if it is longer than `most` characters."""
     left_out = len(text) - most
     if left_out <= 0:
         return text
@@ -156,7 +156,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
-    """A cell's job on n ranks of MPI; where there is none, on processes without it."""
+    """Run a cell's job on n ranks of MPI, or on processes without it if there is no MPI."""
     target, arguments = "minidist.launch.notebook_cell:run_cell", (sources, *arguments)
     if has_mpi():
         return launch(target, n, *arguments, timeout=timeout, watch=watch)
@@ -177,14 +177,14 @@ def parser() -> Parser:
     made.prog, made.formatter_class = "%%mpirun", argparse.RawDescriptionHelpFormatter
     made.add_argument("-n", type=at_least(1), default=4, help="ranks (default: 4)")
     hidden = argparse.SUPPRESS
-    made.add_argument("-np", type=at_least(1), dest="n", default=hidden, help=hidden)  # as some write to mpirun
+    made.add_argument("-np", type=at_least(1), dest="n", default=hidden, help=hidden)  # as some write it for mpirun
     made.add_argument("--out", action="append", default=[], metavar="NAME", help="bring this variable back, as a list")
     made.add_argument("--timeout", type=within(0.1, 86400), default=60.0, help="seconds (default: 60)")
     return made
 
 
 def words_in(line: str) -> list[str]:
-    """The options of a cell, without the comment after them. Names after --out may be apart: a, b."""
+    """The options of a cell, without the comment after them. Names after --out may have spaces between them: a, b."""
     try:
         return shlex.split(re.sub(r"\s*,\s*", ",", line), comments=True)
     except ValueError as error:
@@ -215,9 +215,9 @@ def compiled(code: str) -> CodeType:
 
 
 def hints(left_out: dict[str, str], timeout: float) -> dict[str, str]:
-    """What reports of mistakes contain -> what to do.
+    """What the report of a mistake contains -> what to do.
 
-    left_out: what the cell names and the ranks do not have, and why. timeout: the seconds that the cell had.
+    left_out: the names in the cell that the ranks do not have, and why. timeout: the seconds that the cell had.
     """
     return {
         STILL_COMPUTING: "That is not a deadlock. If the work is meant to take longer, give it more time:"

@@ -1,11 +1,11 @@
 """Where the ranks of graded programs come from: a process that has imported what they need, and forks them.
 
-It starts once, knows nothing of any part's inputs or results, and so has nothing that a program could find in its
-memory. A fork takes milliseconds, so every part gets ranks on which nothing is left of the part before. Where the
-machine allows it, the process and its ranks live in namespaces of their own (see sandbox.py).
+It starts once, and knows nothing of any part's inputs or results: its memory holds nothing that a program could look
+for. A fork takes milliseconds, so every part gets new ranks, which hold nothing of the part before. If the machine
+allows it, the process and its ranks live in namespaces of their own (see sandbox.py).
 
-`Nursery` is the end in the process that grades; the other one is `main`, and reads and writes JSON on a socket: a
-question, with what a new rank is to have open, and then the answer.
+`Nursery` is the end in the process that grades; `main` is the other end. They exchange JSON over a socket: a question,
+with the open descriptors for a new rank, and then the answer.
 """
 
 import faulthandler
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, NoReturn
 from minidist.classroom import limits, sandbox, syscalls
 
 SPACE = 1 << 16  # bytes of a question
-STACK = signal.SIGUSR1  # upon which a rank writes down its stack, even from native code
-SETTINGS = {  # memory that is freed goes back at once; one thread a rank; no debris beside the modules
+STACK = signal.SIGUSR1  # makes a rank write its stack, even in native code
+SETTINGS = {  # freed memory goes back at once; one thread per rank; no compiled files next to the modules
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_ARENA_MAX": "1",
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -38,7 +38,7 @@ LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")  # without these 
 
 
 def own_environment() -> dict[str, str]:
-    """For programs of other people: nothing of this process's environment but where libraries are."""
+    """The environment of students' programs: of this process's own, only where libraries are."""
     kept = {name: os.environ[name] for name in LIBRARIES if name in os.environ}
     return {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", **kept}
 
@@ -46,19 +46,19 @@ def own_environment() -> dict[str, str]:
 class Exit(NamedTuple):
     """How a rank has ended."""
 
-    code: int | None  # its exit code, or minus the signal; None if it lived
+    code: int | None  # its exit code, or minus the signal; None if it was still alive
     seconds: float  # of processor time that it used
 
 
 class Nursery:
-    """The process, as long as the context lasts, and the ranks of one job after another.
+    """The process, which lives as long as the context, and the ranks of one job after another.
 
-    preload is a "path/to/file.py" that ranks are to have loaded; of `hidden` modules they can import none. With
-    `isolate`, they get namespaces of their own if that can be; `isolation` says whether it could. modules are names of
-    what every rank will import anyway: here it is imported once. environment: the ranks', if not this process's.
+    preload: a "path/to/file.py" that ranks are to have loaded. hidden: modules that they cannot import. With `isolate`,
+    they get namespaces of their own if possible; `isolation` says why not. modules: names of modules that every rank
+    will import anyway, imported here once. environment: the ranks', if not this process's.
 
-    Ranks of one process hash texts alike. When `apart` is set, each rank comes from a process that hashes in its own
-    way, as processes do that are started apart.
+    Ranks of one process hash strings alike. If `apart` is set, each rank comes from a process that hashes in its own
+    way, as separately started processes do.
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class Nursery:
         """End it, and its ranks."""
         for sibling in self.siblings.values():
             sibling.close()
-        self.line.close()  # upon which it does so
+        self.line.close()  # this ends it
         self.process.wait()
         if self.group:
             limits.remove_group(self.group)
 
     @property
     def processes(self) -> list[int]:
-        """From which all ranks descend."""
+        """The processes from which all ranks descend."""
         return [self.process.pid, *(sibling.process.pid for sibling in self.siblings.values())]
 
     def fork(self, rank: int, target: str, descriptors: Sequence[int], seconds: float, folder: str) -> None:
-        """A new rank, with that many seconds of processor time. descriptors: of the line over which it talks, and of
-        what it writes stdout, stderr and stacks to. folder: its own, where it has no /tmp of its own."""
+        """Fork a rank, with that many seconds of processor time. descriptors: its line, and pipes for its stdout,
+        stderr and stacks. folder: its own, if it has no /tmp of its own."""
         if self.apart and rank not in self.siblings:
             self.siblings[rank] = self.make_sibling(hash_seed=rank + 1)
         question = {"do": "fork", "rank": rank, "target": target, "seconds": seconds, "folder": folder}
@@ -126,11 +126,11 @@ class Nursery:
         return self._ask_all({"do": "say states"})
 
     def write_stacks(self) -> None:
-        """Let each rank that lives write down its stack."""
+        """Make each living rank write its stack."""
         self._ask_all({"do": "write stacks"})
 
     def end(self, leaving: int | None = None) -> dict[int, Exit]:
-        """Kill the ranks that live, and all that they have started. One that seems to be leaving has a second."""
+        """Kill the living ranks, and all processes that they started. The rank `leaving` gets a second to exit."""
         answer = self._ask_all({"do": "end", "leaving": leaving})
         return {rank: Exit(*outcome) for rank, outcome in answer.items()}
 
@@ -152,10 +152,10 @@ class Nursery:
 
 
 def main() -> None:
-    """Do as asked until the socket is closed."""
+    """Answer questions until the socket is closed."""
     plan = json.loads(sys.argv[1])
     line = socket.socket(fileno=plan["line"])
-    import numpy.random  # noqa: F401  (what ranks need is here before them)
+    import numpy.random  # noqa: F401  (imported before ranks are forked)
 
     import minidist.classroom.process
     import minidist.classroom.source  # noqa: F401
@@ -166,8 +166,8 @@ def main() -> None:
     if plan["preload"]:
         load_file(plan["preload"])
     hide(plan["hidden"])
-    for name in plan["modules"]:  # now, because what holds a hidden module is hidden, too
-        with suppress(Exception):  # then a rank fails with it, and says so
+    for name in plan["modules"]:  # after hide(), which also removes modules that hold a hidden one
+        with suppress(Exception):  # then a rank fails on it, and says so
             importlib.import_module(name)
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
     others = bool(isolation) and plan["isolate"] and sandbox.others_can_run()
@@ -192,7 +192,7 @@ def main() -> None:
             case "fork":
                 target = question["target"]
                 if target not in targets:
-                    with suppress(Exception):  # then the rank fails with it, and says so
+                    with suppress(Exception):  # then the rank fails on it, and says so
                         targets[target] = find_function(target)
                 process = os.fork() if isolation else sandbox.fork_apart()
                 if not process:
@@ -206,7 +206,7 @@ def main() -> None:
             case "write stacks":
                 answer = {}
                 for process in ranks.values():
-                    os.kill(process, STACK)  # of one that has ended, nobody else has the number yet
+                    os.kill(process, STACK)  # the number of an ended one is not in use again yet
                 time.sleep(0.1)
             case "end":
                 answer = {rank: end(process, rank == question["leaving"]) for rank, process in ranks.items()}
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 def end(process: int, leaving: bool) -> Exit:
-    """End a rank, if it lives; one that is leaving has a second for it."""
+    """End a rank, if it lives; one that is leaving gets a second to exit."""
     give_up = time.monotonic() + leaving
     while True:
         ended, status, usage = os.wait4(process, os.WNOHANG)
@@ -240,14 +240,14 @@ def be_rank(
     another: bool,
     filtered: bool,
 ) -> NoReturn:
-    """In the new process, `isolated` in namespaces, or else perhaps as `another` user; `filtered`: without the calls by
-    which it could talk to another rank past the wire."""
+    """Be a rank, in the new process: `isolated` in namespaces, or else perhaps as `another` user; if `filtered`,
+    without the system calls that could bypass the wire."""
     from minidist.classroom.process import perform
 
     line, stdout, stderr, stacks = descriptors
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # the old one may take it for a file, and seek
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # the old one may take the pipe for a file, and seek
     parent = os.getppid()
     if isolated:
         sandbox.enter_alone(question["rank"])
@@ -255,7 +255,7 @@ def be_rank(
         os.chdir(question["folder"])
         os.environ["TMPDIR"] = os.environ["HOME"] = question["folder"]
         if another:
-            os.chmod("..", 0o711)  # to be passed through
+            os.chmod("..", 0o711)  # so that the rank can pass through
             sandbox.become_another(question["rank"], question["folder"])
     limits.set_limits(question["seconds"], isolated)
     if filtered:

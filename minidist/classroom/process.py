@@ -16,7 +16,7 @@ from minidist.mpi.run import explain
 
 
 def perform(target: str, function: Callable[..., Any] | None, line: socket.socket) -> None:
-    """Call the function that `target` names, and tell what it returned or how it failed."""
+    """Call the function that `target` names, and report what it returned or how it failed."""
     rank, n, program, guarded, arguments = over_socket.receive(line)
     router = RouterLine(line, program)
     ranks.note[0] = router.note
@@ -35,12 +35,12 @@ def perform(target: str, function: Callable[..., Any] | None, line: socket.socke
 
 
 def fields(start: Start) -> list[Any]:
-    """What the router makes a Start of again."""
+    """The fields of a Start, from which the router makes it again."""
     return [getattr(start, name) for name in start.__slots__]
 
 
 class RouterLine:
-    """A rank's connection to the router. What it says is believed by nobody."""
+    """A rank's connection to the router, which trusts nothing that it says."""
 
     def __init__(self, line: socket.socket, program: str) -> None:
         self.line, self.program = line, program
@@ -57,7 +57,7 @@ class RouterLine:
         over_socket.send(self.line, ["at", where])
 
     def where(self) -> str:
-        """The line of the program that is being graded, in its innermost function; else of whatever runs."""
+        """The line that runs in the graded program's innermost function; if none runs, the line that called Comm."""
         frame = sys._getframe(3)
         while frame.f_back and frame.f_code.co_filename != self.program:
             frame = frame.f_back

@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is here stays: not to be looked through again for every few messages
+    gc.freeze()  # these objects stay: the collector need not scan them again every few messages
 
 
 @pytest.hookimpl(wrapper=True)
@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def notes(config: pytest.Config) -> list[str]:
-    """What an instructor should know, and earns or costs nothing."""
+    """Notes for the instructor, which change no points."""
     return [note for submission in config.stash[SUBMISSIONS].values() for note in submission.notes()]
 
 

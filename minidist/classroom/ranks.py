@@ -25,7 +25,7 @@ from minidist.mpi.comm import Comm
 
 Array = np.ndarray
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
-LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
+LATE = 1 << 15  # at most this many bytes count as not the program's: any code may claim to be a module's
 late: list[Any] = []  # a witness, how many modules and source lines there were, and the bytes of those that came late
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
@@ -39,15 +39,15 @@ def run_cases(
     job:  program, source    the student's file: its path, and the bytes in it
           target             "path/to/on_ranks.py:function"
           asked              what must come from the student's file: "reduce_scatter", "ZeRO3.reduce"
-          hidden             modules that it cannot import: where ranks are forked, they cannot anyway
+          hidden             modules that it cannot import (forked ranks cannot import them anyway)
           cases              (number of ranks, arguments) of each
-          guarded            whether requests that nobody waits for are a mistake
-          memory             bytes that the rank may take from now on; 0: no matter how many
+          guarded            whether a request without a wait() is a mistake
+          memory             bytes that the rank may take from now on; 0: no limit
 
-    inputs are this rank's, one for each case. The answer: what each case brought, and the names that stand for
-    something else than before, because the program has changed them.
+    inputs are this rank's, one for each case. Returns the result of each case, and the names that the program has
+    changed.
     """
-    run, compare = find_function(job["target"]), changed  # a program may put others in their place
+    run, compare = find_function(job["target"]), changed  # before the program can replace them
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
     given = stand_ins(sys.modules[run.__module__], job["asked"])
     before = taken.pop() if taken else fingerprint()
@@ -67,14 +67,14 @@ def run_cases(
                 check()
             release()
     found = compare(before)
-    taken.append(before)  # to free it would write to every object in it
+    taken.append(before)  # freeing it would write to every object in it
     return {"values": values, "changed": found}
 
 
 def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The lesson's own functions (`given`) that take the place of the student's: all if none is asked for, and none
-    that is. If on_ranks.py says in STANDS_ON what a function may call, no others: two functions cannot each leave the
-    work to the other."""
+    """The lesson's own functions (`given`) that replace the student's: all if none is asked for, but never one that is
+    asked for. If STANDS_ON in on_ranks.py says what a function may call, only these: two functions cannot each leave
+    the work to the other."""
     given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
     names = {name.rpartition(".")[2] for name in asked}
     allowed = {other for name in names for other in stands_on.get(name, given)} if names else {*given}
@@ -89,7 +89,7 @@ class NotTheirs(Exception):
 
 
 def load(program: str, source: bytes, asked: Sequence[str]) -> ModuleType:
-    """The student's file as a module, in which each function that is asked for is its own."""
+    """Load the student's file as a module. Each function that is asked for must be its own."""
     code = compile(source, program, "exec", dont_inherit=True)
     lines = source.decode(errors="replace").splitlines(keepends=True)
     linecache.cache[program] = (len(source), None, lines, program)  # for tracebacks: the file is not here
@@ -104,7 +104,7 @@ def load(program: str, source: bytes, asked: Sequence[str]) -> ModuleType:
 
 
 def own_codes(code: CodeType) -> set[CodeType]:
-    """The code objects of a file, of functions and of what is inside them."""
+    """The code object of a file, and all code objects inside it."""
     inner = [own_codes(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return {code}.union(*inner)
 
@@ -123,7 +123,7 @@ def check_own(module: ModuleType, name: str, codes: set[CodeType]) -> None:
 
 
 def returned(value: Any) -> Any:
-    """What a student's function returned, as it can be sent: an array as it is, of others the type."""
+    """A student's result in a form that can be sent: a numeric array as it is, else the name of its type."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return np.array(value)  # of a subclass, the plain array
     return type(value).__name__
@@ -132,8 +132,8 @@ def returned(value: Any) -> Any:
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 
-    It runs twice, and the smaller peak counts: what the first call makes once and for all is no working memory. Each
-    time it gets arrays as they were at first.
+    It runs twice, and the smaller peak counts: what only the first call allocates, and keeps, is no working memory.
+    Each call gets fresh copies of the arrays.
     """
     peaks = []
     for _ in range(2):
@@ -148,10 +148,10 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started. Modules that are imported
-    late, and source lines that a look at the stack reads, are left out: they are no arrays, and little.
+    """Bytes that were allocated since tracemalloc was started, arrays and all else. Modules that are imported late, and
+    source lines that a look at the stack reads, are left out: they are not arrays, and small.
 
-    witness, made since then, must still be in its account, or that was cleared; it does not count.
+    witness: an array made since then, which does not count. If tracemalloc has lost it, its account was cleared.
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
@@ -167,11 +167,11 @@ def arrays_held(witness: np.ndarray) -> int:
     return tracemalloc.get_traced_memory()[0] - int(late[2]) - witness.nbytes
 
 
-# ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
+# ---- has the program changed the modules that test it? ---------------------------------------------------------------
 
 
 class Marks(NamedTuple):
-    """What some names stood for: look(key) for each of the keys."""
+    """What some names referred to: look(key) for each key."""
 
     names: list[str]
     look: Callable[[Any], Any]
@@ -180,7 +180,7 @@ class Marks(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """What names stood for, and where the interpreter notes that this has changed."""
+    """What names referred to, and where the interpreter notes that this has changed."""
 
     modules: Marks
     inside: list[Marks]  # of the modules: their names, classes and functions
@@ -190,11 +190,11 @@ class Fingerprint(NamedTuple):
 
 
 VERSION = 24  # where a dict's version stands, which changes whenever the dict does (PEP 509)
-taken: list[Fingerprint] = []  # one, where ranks are forked from a process that has taken it for all of them
+taken: list[Fingerprint] = []  # one, if ranks are forked from a process that has taken it for all of them
 
 
 def fingerprint() -> Fingerprint:
-    """What the names in this project's modules, the lesson's on_ranks.py and those that they rest on stand for now."""
+    """What the names in this project's modules, in the lesson's on_ranks.py and in some that they use refer to now."""
     others = ("on_ranks", "mpi4py.MPI", "numpy", "builtins", "tracemalloc")
     modules = {name: it for name, it in sys.modules.items() if name.split(".")[0] == "minidist" or name in others}
     marks: list[Marks] = []
@@ -210,7 +210,7 @@ def fingerprint() -> Fingerprint:
 
 
 def places_of(marks: Sequence[Marks]) -> Iterator[int]:
-    """Where the dicts have their versions, and the functions their code; nothing on a Python without such."""
+    """The addresses of dicts' versions and of functions' code; none on a Python that lacks them."""
     probe, code = {"a": 1}, fingerprint.__code__
     before = ctypes.string_at(id(probe) + VERSION, 8)
     probe["a"] = 2
@@ -221,7 +221,7 @@ def places_of(marks: Sequence[Marks]) -> Iterator[int]:
     ):
         return
     for mark in marks:
-        owner = getattr(mark.look, "__self__", None)  # a module's dict, or what a class shows of its own
+        owner = getattr(mark.look, "__self__", None)  # a module's dict, or the view of a class's
         if owner is None:
             yield from (id(function) + at for function in mark.keys)
         else:
@@ -229,12 +229,12 @@ def places_of(marks: Sequence[Marks]) -> Iterator[int]:
 
 
 def _mark(marks: list[Marks], module: str, place: str, names: Mapping[str, Any]) -> None:
-    """The names in a module, or in a class of it, and the code of functions, which can be changed where it is."""
+    """Mark the names in a module, or in a class of it, and the code of functions, which can be changed in place."""
     whole = [f"{place}.{name}" for name in names]
     marks.append(Marks(whole, names.get, [*names], [*names.values()]))
     functions: dict[str, FunctionType] = {}
     for name, value in zip(whole, [*names.values()], strict=True):
-        function = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value  # of a cache or a static method
+        function = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value  # in a cache or a static method
         if isinstance(function, FunctionType):
             functions[f"{name}.__code__"] = function
         elif inspect.isclass(value) and value.__module__ == module:
@@ -244,11 +244,11 @@ def _mark(marks: list[Marks], module: str, place: str, names: Mapping[str, Any])
 
 
 def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
-    """The names that stand for something else than before, or for nothing.
+    """The names that refer to something else than before, or to nothing.
 
-    Every rank of every job looks at ten thousand names. A look at each would count references, and so copy the memory
-    of all of them; the places where changes are noted are only read. It uses methods of C, and functions that it was
-    given when it was defined, because those of the same names may no longer be Python's.
+    Every rank of every job checks ten thousand names. To look at each would count references, and so copy the memory of
+    all these objects; the places where the interpreter notes changes are only read. This function uses C methods, and
+    functions bound when it was defined, because the program may have replaced the builtins of these names.
     """
     modules, inside, memory, places, content = before
     return [

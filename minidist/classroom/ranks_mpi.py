@@ -1,5 +1,5 @@
-"""The same over MPI: a rank of a part that is graded with `--wire mpi`. Nobody stands between the ranks there, so what
-is sent is counted below the student's Comm, on the rank itself, and at the other end once more."""
+"""The same over MPI: a rank of a part that is graded with `--wire mpi`. No process stands between the ranks there, so
+messages are counted below the student's Comm, on the rank itself and again at the other end."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,10 @@ from minidist.mpi.witness import Witness, witnessed
 
 
 def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
-    """What `ranks.run_cases` answers, and what each case sent and received.
+    """The result of `ranks.run_cases`, and what each case sent and received.
 
-    This rank's inputs are in folder/RANK.inputs, which is gone before any program is loaded; in folder/RANK.at it says
-    how far it has come: a line for each case, and where in it.
+    This rank's inputs are in folder/RANK.inputs, which is deleted before any program is loaded. The rank writes its
+    progress to folder/RANK.at: a line for each case, and its place in the case.
     """
     inputs = encode.load(Path(folder) / f"{comm.rank}.inputs")
     os.remove(Path(folder) / f"{comm.rank}.inputs")
@@ -30,7 +30,7 @@ def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
         return wired
 
     ranks.note[0] = lambda where: print(where, file=progress, flush=True)
-    find_function(job["target"])  # with what it needs of the chapter
+    find_function(job["target"])  # load it before the chapter that it needs is hidden
     chapter.hide(job["hidden"])
     comm.barrier()
     answer = ranks.run_cases(comm, job, inputs, watch)

@@ -1,7 +1,7 @@
 """What an instructor hands out: a student's edition, and an autograder for each lesson.
 
-The student's edition is the project without its tests, which hold answers and wrong submissions, and without the text
-of what answers its lessons: chapters that do are sealed, for lessons and later chapters run them.
+The student's edition is the project without its tests, which hold answers and wrong submissions. Chapters that answer
+its lessons are sealed: their text is not readable, but lessons and later chapters can run them.
 """
 
 import ast
@@ -27,13 +27,13 @@ KIT = Path(__file__).parent / "kit"
 PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "README.md", "pyproject.toml")
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
-GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
+GIVEN = "given.py"  # functions with which a lesson's notebook goes on if a gap is not filled
 BUGS = ("claims/mutants/record/*.toml", "bugs/*.toml")
-READABLE = ("minidist.nn.layers",)  # what lessons hide and nobody need seal: it answers with a few lines of many
+READABLE = ("minidist.nn.layers",)  # hidden by lessons, but not sealed: only a few of its many lines are answers
 ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
 FOLDED = re.compile(r"\s*<details>\s*<summary>\W*answer.*?</details>", re.IGNORECASE | re.DOTALL)
 
-# Of few lines, so that tracebacks, which have the chapter's line numbers, do not show this in place of the text.
+# Few lines, so that tracebacks, which have the chapter's line numbers, do not show these lines in place of the text.
 SEALED = '''\
 """Sealed: here is an answer to {lessons}. It runs as ever; its text is not in the student's edition."""
 
@@ -67,7 +67,7 @@ def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> l
             finished = True
             return [student, *written]
         finally:
-            if not finished:  # half of it would be handed out as the whole
+            if not finished:  # half of it could be handed out as the whole
                 remove(str(out if is_new else student))
                 remove(str(autograders))
     except OSError as error:
@@ -106,8 +106,8 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
 
 
 def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
-    """The modules that lessons hide from ranks, HIDDEN in their tests, each with the lessons that it answers. Those
-    that are to be read are left out."""
+    """The modules that lessons hide from ranks (HIDDEN in their tests), except those in READABLE. Each comes with the
+    lessons that it answers."""
     answered: dict[str, list[str]] = {}
     for lesson in lessons:
         for node in ast.parse((lesson / "test_exercise.py").read_text(encoding="utf-8")).body:
@@ -119,7 +119,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def seal(file: Path, lessons: Sequence[str]) -> None:
-    """Leave of a module what runs on any Python, but cannot be read."""
+    """Replace a file's text by code that runs on any Python, but cannot be read."""
     text = base64.b85encode(zlib.compress(file.read_bytes(), 9)).decode()
     file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text), encoding="utf-8")
 
@@ -143,7 +143,7 @@ def autograder(archive: Path, lesson: Path, hidden: Path | None) -> Path:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for name in ("setup.sh", "run_autograder"):
             script = zipfile.ZipInfo(name)
-            script.external_attr = (stat.S_IFREG | 0o755) << 16  # executable, however the clone has come here
+            script.external_attr = (stat.S_IFREG | 0o755) << 16  # executable, whatever its mode in the clone
             made.writestr(script, (KIT / name).read_bytes())
         for name in INSTALLED:
             made.write(CLONE / name, name)

@@ -38,15 +38,15 @@ def table(grade: Grade) -> str:
 
 
 def reason(message: str) -> str:
-    """What messages have in common that say the same of other ranks and sizes: the lines of the program that they name,
-    and their end, without its numbers."""
+    """A key that is the same for messages that differ only in ranks and sizes: the program's lines that they name, and
+    their end, without its numbers."""
     places = re.findall(r"\b\w+\.py:\d+", message)
     last = message.splitlines()[-1] if message else ""
     return " ".join([*sorted(set(places)), re.sub(r"\d+", "", last.rpartition(": ")[-1])])
 
 
 def wrapped(message: str) -> str:
-    """Prose in lines that fit; what is indented, as in tracebacks, stays as it is."""
+    """Wrap prose to lines that fit; indented lines, as in tracebacks, stay as they are."""
     return "\n".join(
         line if line.startswith(" ") else textwrap.fill(line, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
         for line in message.splitlines()
@@ -54,7 +54,7 @@ def wrapped(message: str) -> str:
 
 
 def class_table(grades: Sequence[Grade]) -> str:
-    """For each part how many earned it; and how the points are spread. Lessons apart."""
+    """For each lesson, how many students earned each part, and how the points are spread."""
     lines = []
     if not_graded := sum(grade.machine for grade in grades):
         lines += [f"{not_graded} not graded, for a fault of this machine: mend it and grade them again", ""]
@@ -86,7 +86,7 @@ def class_table(grades: Sequence[Grade]) -> str:
 
 
 def gradescope(grade: Grade) -> dict[str, Any]:
-    """results.json as Gradescope's autograder specification has it. Hidden parts count, but students don't see them."""
+    """results.json, as Gradescope's autograder specification asks. Hidden parts count, but students don't see them."""
     document: dict[str, Any] = {
         "score": grade.earned,
         "execution_time": round(sum(part.seconds for part in grade.parts), 3),

@@ -1,6 +1,6 @@
-"""Who is in a class, and whose is a folder or file whose name an LMS has put together?
+"""The students of a class, and the owner of a folder or file to which an LMS has given its name.
 
-student,email,id              the first column names the student; the others are further names by which files may go
+student,email,id              the first column names the student; the others are more names that files may have
 Ada Lovelace,ada@uni.edu,1815
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from minidist import UsageError
 from minidist.classroom.handed_in import EXERCISE, Found, bare, is_program, plain
 
-# What Moodle and Canvas put behind a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
+# What Moodle and Canvas append to a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
 LMS = re.compile(r"(?:_\d+_assignsubmission|(?:_LATE)?_\d+_\d+).*")
 
 
@@ -28,12 +28,12 @@ class Roster:
             student: {plain(name) for cell in row for name in (cell, cell.partition("@")[0])}
             for student, row in self.rows.items()
         }
-        shared = Counter(name for of in names.values() for name in of)  # a section is nobody's name
+        shared = Counter(name for of in names.values() for name in of)  # a section is no name
         self.named = {name: student for student, of in names.items() for name in of if name and shared[name] == 1}
 
     def whose(self, part: str) -> str:
-        """The student whose name is this folder's or file's, or one or several of the words between its underscores;
-        "" if that is nobody's, or more than one's."""
+        """The student whose name is this folder's or file's, or is in it as one or more words between underscores; ""
+        if no student fits, or more than one."""
         words = [plain(word) for word in bare(part).split("_")]
         runs = {" ".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
         students = {self.named[run] for run in {plain(part), *runs} & self.named.keys()}
@@ -41,7 +41,7 @@ class Roster:
 
 
 def read(file: Path) -> Roster:
-    """A roster from a CSV file with a header. Raises UsageError for what is none."""
+    """A roster from a CSV file with a header. Raises UsageError if it is not one."""
     try:
         text = file.read_text(encoding="utf-8-sig")  # as Excel writes it, too
         header, *rows = (row for row in csv.reader(io.StringIO(text, newline="")) if any(map(str.strip, row)))
@@ -63,11 +63,11 @@ def read(file: Path) -> Roster:
     return Roster(header, rows)
 
 
-# ---- whose is what ---------------------------------------------------------------------------------------------------
+# ---- the owners of files ---------------------------------------------------------------------------------------------
 
 
 def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[str]) -> dict[str, list[Found]]:
-    """What each has handed in: those in the roster in its order, then all others in the folder."""
+    """The files of each student: the roster's students in its order, then all others in the folder."""
     owners: dict[str, list[Found]] = {student: [] for student in roster.rows} if roster else {}
     places = [tuple(re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in each.shown.parts) for each in found]
     around = wrapping(places, found)
@@ -80,7 +80,7 @@ def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[
 
 
 def owner(parts: Sequence[str], around: str, lessons: Sequence[str]) -> str:
-    """STUDENT of STUDENT.py and STUDENT/..., in a folder for each lesson or not."""
+    """STUDENT from STUDENT.py or STUDENT/..., inside a folder for each lesson or not."""
     if len(parts) > 1 and parts[0] in (around, *lessons) and (len(parts) > 2 or not EXERCISE.fullmatch(parts[1])):
         parts = parts[1:]
     name = LMS.sub("", parts[0]) or parts[0]
@@ -88,7 +88,7 @@ def owner(parts: Sequence[str], around: str, lessons: Sequence[str]) -> str:
 
 
 def wrapping(places: Sequence[Sequence[str]], found: Sequence[Found]) -> str:
-    """The folder that holds all students' folders, where a zip of them all has left one; "" without such."""
+    """The folder that holds all students' folders, if a zip of them all has left one; else ""."""
     first = {parts[0] for parts in places}
     inside = {parts[1] for parts in places if len(parts) > 1}
     folders = all(len(parts) > 2 or not each.file for parts, each in zip(places, found, strict=True))

@@ -4,9 +4,9 @@
         job = route(nursery, "on_ranks.py:part", [(x0,), (x1,)], Rules("synchronous", "contrary"), patience=30)
     job.values, job.transfers
 
-Ranks are processes, each with a socket to this one. What they send is counted here, by phase and peer, and delivered
-when and in the order that the rules say; who waits for whom is known exactly. A rank may run any program: what it
-says is checked, and nothing that it says is unpickled, waited for, or an exception here.
+Ranks are processes, each with a socket to this one. Their messages are counted here, by phase and peer, and delivered
+when and in the order that the rules say. Which rank waits for which is known exactly. A rank may run any program: what
+it says is checked, and nothing that it says is unpickled, waited for, or raises an exception here.
 """
 
 import os
@@ -33,11 +33,11 @@ from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
 LOOK = 0.1  # seconds between looks at what ranks use together
-TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
-LULL = 1.0  # seconds for which one that computes may be seen to sleep, as when it starts
+TICK = 0.1  # seconds without an event, after which deadlocks are looked for even if some ranks compute
+LULL = 1.0  # seconds for which a computing rank may seem to sleep, as when it starts
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
-Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
+Message = tuple[str, int, int]  # of payload: (communicator, sender's world rank, number that it sent there before)
 MEETINGS = 8  # splits and barriers that a graded program may ask for in a case
 KEPT = 1 << 16  # bytes of a message's content
 NOTHING: Mapping[Message, bytes] = MappingProxyType({})
@@ -58,10 +58,10 @@ class Routed(Job):
     unreceived: list[Start] = field(default_factory=list)  # sends that no receive has met
     groups: list[dict[str, dict[Transfer, list[int]]]] = field(default_factory=list)  # the same, for each communicator
     # that was split off the world, with all that were split off it: "world/0.0" is the first
-    messages: dict[Message, Seen] = field(default_factory=dict)  # all that was sent, except empty ones
-    places: list[str] = field(default_factory=list)  # where each rank said last that it is
+    messages: dict[Message, Seen] = field(default_factory=dict)  # all payload messages, except empty ones
+    places: list[str] = field(default_factory=list)  # the last place that each rank named
     splits: int = 0  # how often the world was split
-    starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
+    starved: bool = False  # it took too long because it hardly got a processor: a fault of the machine
 
 
 def route(
@@ -84,13 +84,13 @@ def route(
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
-    target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
-    `seconds` of processor time. While a rank computes, or would if the machine were less busy, patience lasts up to
-    `longest`. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's own. `guarded` as
-    in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at
-    their beginning. memory: bytes that all ranks and what they start may have together; 0 for any number. cases:
-    without `objects`, how often the world may be split. Without `own_folders`, ranks are in this process's folder.
-    `watch` as in launch: an interrupt ends the job, and is in its report.
+    target is "module:function" or "path/to/file.py:function". patience is in seconds, up to `longest` while a rank
+    computes, or would if the machine were less busy. Each rank may use `seconds` of processor time. Transfers and
+    deadlocks name lines of the file `program`, or else the line that called Comm. guarded: as in Desk. Without
+    `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at their beginning.
+    memory: bytes that all ranks and their descendants may have together; 0: no limit. cases: without `objects`, how
+    often the world may be split. Without `own_folders`, ranks are in this process's folder. watch: as in launch; an
+    interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -124,7 +124,7 @@ def route(
 
 
 class Router(Lines):
-    """Between lines on one side and an exchange on the other."""
+    """Connects the ranks' lines to an exchange."""
 
     def __init__(
         self, n: int, rules: Rules, objects: bool = True, spoiled: Mapping[Message, bytes] = NOTHING, program: str = ""
@@ -140,20 +140,20 @@ class Router(Lines):
         self.places = [""] * n
         self.met = [0] * n  # how often each rank has asked for a split or a barrier
         self.first: int | None = None  # the rank that has ended the job
-        self.gone = False  # without a word
-        self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
-        self.late = False  # it takes too long
-        self.starved = False  # and would compute, if the machine gave it a processor
-        self.longest = 0.0  # seconds that it may take while ranks compute
+        self.gone = False  # `first` closed its line without a report
+        self.hung: Deadlock | None = None  # set if the job cannot end, or takes too long
+        self.late = False  # the job takes too long
+        self.starved = False  # and it would compute, if the machine gave it a processor
+        self.longest = 0.0  # seconds that the job may take while ranks compute
         self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
         self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
-        self.cases = 0  # for each of which the world is split
-        self.excess = ""  # what they have too much of
+        self.cases = 0  # number of cases: the world is split for each
+        self.excess = ""  # what they use too much of, in words
 
     def run(self, patience: float, watch: Watch | None = None) -> None:
-        """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
+        """Run until all ranks have returned, one failed or disappeared, they hang, or use too much time or memory."""
         begin = time.monotonic()
         look, computed = begin + LOOK, begin
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
@@ -182,12 +182,12 @@ class Router(Lines):
                     self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
     def could_compute(self) -> bool:
-        """Whether a rank that waits for no other one has a processor, or waits for one."""
+        """Whether a rank that waits for no other rank has a processor, or would use one."""
         states = self.states()
         return any(not wait and states.get(rank) in ("R", "D") for rank, wait in enumerate(self.exchange.waits))
 
     def look_at_memory(self) -> None:
-        """Notice when all ranks together, with what they have started, take more than they may."""
+        """Set `excess` if all ranks and their descendants together use more memory or processes than they may."""
         nbytes, number = limits.look_at(self.processes)
         who = "its ranks, with all that they have started,"
         if nbytes > self.memory:
@@ -196,13 +196,13 @@ class Router(Lines):
             self.excess = f"{who} were {number} processes; all together may be {limits.TOGETHER}"
 
     def give_up(self, reason: str) -> Deadlock:
-        """What the ranks are doing, when nobody waits for them any more."""
+        """A Deadlock that says what the ranks are doing, when the router no longer waits for them."""
         return Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
 
     # ---- what ranks say ---------------------------------------------------------------------------------------------
 
     def hear(self, rank: int, value: Any) -> None:
-        """Do what a rank asks for, after a look at it; after its result, nothing."""
+        """Check what a rank asks for, and do it. After its result, a rank is ignored."""
         if self.ranks[rank].finished:
             return
         match value:
@@ -226,7 +226,7 @@ class Router(Lines):
                 raise sense.Nonsense("a value")
 
     def check_meetings(self, rank: int, comm: str) -> None:
-        """A color says something, and so does the time at which a rank comes to a barrier; neither is counted."""
+        """Limit splits and barriers: a color, or the time of a barrier, could carry information that is not counted."""
         self.met[rank] += 1
         most = MEETINGS * (1 + self.exchange.met["world"])  # each case is on a split of its own
         sense.sensible(comm != "world" or self.exchange.met["world"] < self.cases, "a meeting outside of all cases")
@@ -248,7 +248,7 @@ class Router(Lines):
             if start.lane == PAYLOAD and start.data is not None:
                 message = start.comm, rank, self.sent[start.comm, rank]
                 self.sent[start.comm, rank] += 1
-                if start.data.size:  # there is nothing in it that could be spoiled otherwise
+                if start.data.size:  # an empty message cannot be spoiled
                     self.messages[message] = Seen(start.where, start.data[:KEPT].tobytes())
                 if content := self.spoiled.get(message):
                     others = np.frombuffer(content, np.uint8)
@@ -258,7 +258,7 @@ class Router(Lines):
                 self.count(rank, start, start.data.nbytes)
 
     def count(self, rank: int, start: Start, nbytes: int) -> None:
-        """A message has been sent."""
+        """Count a message that was sent."""
         if start.lane == CONTROL or start.lane.startswith("letter"):
             so_far, messages = self.ranks[rank].control
             self.ranks[rank].control = so_far + nbytes, messages + 1
@@ -270,7 +270,7 @@ class Router(Lines):
             entry[0] += nbytes
             entry[1] += 1
 
-    # ---- what became of it ------------------------------------------------------------------------------------------
+    # ---- how the job ended ------------------------------------------------------------------------------------------
 
     def outcome(self, exits: dict[int, Exit], seconds: float) -> Routed:
         """How the job ended."""
@@ -307,7 +307,7 @@ class Router(Lines):
         return job
 
     def explain(self, hung: Deadlock) -> str:
-        """Who waits for whom, and where those are that compute."""
+        """Which rank waits for which, and where the computing ranks are."""
         for rank, look in zip(self.ranks, hung.looks, strict=True):
             assert look
             look.stack = rank.stack

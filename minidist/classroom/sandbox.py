@@ -1,9 +1,9 @@
-"""Namespaces for ranks, where the kernel lets us have them: a root in which there is Python, this package and a small
-/tmp, and nothing else; no network; no processes but their own; another user.
+"""Namespaces for ranks, if the kernel permits them. Their root holds only Python, this package and a small /tmp; they
+have no network, no processes except their own, and another user.
 
-As root, or where users may make user namespaces, on Linux. `enter` is for the process from which ranks are forked,
-`enter_alone` for each rank. Where root may make none, as in most containers, ranks are at least other users; elsewhere
-they have their limits alone (see limits.py). The grade says so.
+They need Linux, and root or the right to make user namespaces. `enter` is for the process from which ranks are forked,
+`enter_alone` for each rank. If root may make none, as in most containers, ranks at least run as other users; elsewhere
+they have only their limits (see limits.py). The grade says so.
 """
 
 import ctypes
@@ -25,16 +25,16 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 
 MS_PRIVATE = 1 << 18
 KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
-USERS = 0x5F00_0000  # where this many users begin, one for each rank: nobody has them
+USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not in use otherwise
 NOBODY = 65534
-TMP = "size=8m,mode=1777"  # little, because what lies there is memory that no process seems to have
+TMP = "size=8m,mode=1777"  # small, because files there are memory that counts for no process
 DEVICES = ("null", "zero", "random", "urandom")
 PACKAGE = Path(__file__).parents[1]
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
 
 
 def enter(hidden: Sequence[str]) -> str:
-    """Move this process into namespaces of its own; hidden modules are not in them. Returns why not, or ""."""
+    """Move this process into namespaces of its own, without the hidden modules. Returns why that failed, or ""."""
     if sys.platform != "linux":
         return "they are Linux's"
     outside = os.getuid(), os.getgid()
@@ -52,7 +52,7 @@ def enter(hidden: Sequence[str]) -> str:
 
 
 def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str:
-    """Why it does not work, or "": a process that is gone then has tried, because there is no way back."""
+    """Try it in a process that then ends, because there is no way back. Returns why it failed, or ""."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -80,29 +80,29 @@ def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str
 
 
 def enter_alone(rank: int) -> None:
-    """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
+    """Give a rank a /tmp, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
-    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, on old kernels, also has the machine's counters
+    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, for old kernels, also shows counters
         with suppress(OSError):  # where there is a /proc
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
             break
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
-    tempfile.tempdir = None  # what it has found outside
+    tempfile.tempdir = None  # forget the folder found outside
     become_another(rank)
 
 
 def fork_apart() -> int:
-    """Fork a process that is number 1 of its own numbers: from shared ones, ranks could tell how many processes and
-    threads another one starts. Where that cannot be, fork."""
+    """Fork a process that is number 1 in its own process namespace: from shared numbers, ranks could tell how many
+    processes and threads another rank starts. If that is not possible, just fork."""
     try:
         ours = os.open("/proc/self/ns/pid", os.O_RDONLY)
         unshare(NEWPID)  # for those that are forked from now on
     except OSError:
         return os.fork()
     child = os.fork()
-    if child and libc().setns(ours, NEWPID):  # back, or the next one could not be forked
+    if child and libc().setns(ours, NEWPID):  # go back, or the next one could not be forked
         raise last_error("setns")
     os.close(ours)
     return child
@@ -112,7 +112,7 @@ def others_can_run() -> bool:
     """Whether root's processes, as another user, would still find Python and what ranks import."""
     if sys.platform != "linux" or os.getuid() != 0:
         return False
-    folders = tempfile.gettempdir()  # where root makes those of ranks
+    folders = tempfile.gettempdir()  # where root makes the ranks' folders
     child = os.fork()
     if not child:
         try:
@@ -126,7 +126,7 @@ def others_can_run() -> bool:
 
 
 def become_another(rank: int, folder: str = "") -> None:
-    """A user of its own, with no privileges; the folder is its own, too."""
+    """Become a user of this rank's own, without privileges; the folder becomes that user's."""
     for capability in range(64):
         libc().prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     for user in (USERS + rank, NOBODY):
@@ -151,22 +151,22 @@ def be_root_of_users(outside: tuple[int, int]) -> None:
 
 
 def follow_into_processes() -> None:
-    """The first process that is forked now is number 1 of the new ones, and when it ends, they all do. Go on as that
-    one; the outer one waits for it."""
+    """Fork number 1 of the new process namespace, and go on as that process; the outer one waits for it. When number 1
+    ends, all processes in the namespace end."""
     child = os.fork()
     if child:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: os.kill(child, signal.SIGKILL))
         for descriptor in range(3, 256):
             with suppress(OSError):
-                os.close(descriptor)  # its end of the socket is the inner one's alone
+                os.close(descriptor)  # only the inner process keeps its end of the socket
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def change_root(hidden: Sequence[str]) -> None:
-    """Into a root that holds what Python needs, and none of it can be written to."""
+    """Move to a read-only root that holds only what Python needs."""
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     root = Path(tempfile.gettempdir())  # what was here is out of sight from now on, like all else
     libraries = [Path(path) for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")]
@@ -187,7 +187,7 @@ def change_root(hidden: Sequence[str]) -> None:
             blank(root, name, devices["null"])
     for name in ("/proc", "/tmp", scratch[0]):
         Path(f"{root}{name}").mkdir(exist_ok=True)
-    with suppress(OSError):  # where /proc is covered in part, as in some containers, it is done without
+    with suppress(OSError):  # if /proc is covered in part, as in some containers, there is none
         mount("proc", str(root / "proc"), "proc", MS_NOSUID | MS_NODEV)
     for descriptor in (*sources.values(), *devices.values()):
         os.close(descriptor)
@@ -199,7 +199,7 @@ def change_root(hidden: Sequence[str]) -> None:
 
 
 def outermost(paths: Sequence[Path]) -> list[Path]:
-    """Without those that are in another one of them, and links for what they lead to."""
+    """The paths, resolved, that are in no other one of them; and links that are in none of these."""
     real = {path.resolve() for path in paths}
     inner = {path for path in real if real & set(path.parents)}
     linked = {path for path in paths if path != path.resolve() and not (real - inner) & set(path.parents)}
@@ -207,7 +207,7 @@ def outermost(paths: Sequence[Path]) -> list[Path]:
 
 
 def blank(root: Path, module: str, null: int) -> None:
-    """Put nothing in the place of a module's file, and of what was compiled from it."""
+    """Cover a module's file, and what was compiled from it, with /dev/null."""
     file = PACKAGE.parent / (module.replace(".", "/") + ".py")
     bind(null, Path(f"{root}{file}"), False)
     cache = Path(f"{root}{file.parent}/__pycache__")
@@ -216,7 +216,7 @@ def blank(root: Path, module: str, null: int) -> None:
 
 
 def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None:
-    """Show what a descriptor stands for also in another place."""
+    """Mount the file or folder of a descriptor in another place, too."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if folder:
         place.mkdir(exist_ok=True)
@@ -224,7 +224,7 @@ def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None
         place.touch()
     mount(f"/proc/self/fd/{source}", str(place), "", MS_BIND | (MS_REC if folder else 0))
     if read_only:
-        kept = os.statvfs(place).f_flag & KEPT  # those of a mount that was made outside cannot be taken away
+        kept = os.statvfs(place).f_flag & KEPT  # flags of a mount that was made outside cannot be removed
         mount("none", str(place), "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | kept)
 
 
@@ -240,7 +240,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def drop_capabilities() -> None:
-    """Effective, permitted and inheritable ones, of this process."""
+    """Drop this process's effective, permitted and inheritable capabilities."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
     libc().capset(header, (ctypes.c_uint32 * 6)())
 

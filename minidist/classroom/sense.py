@@ -1,4 +1,4 @@
-"""Does what a rank says make sense? It may run any program, so nothing reaches the exchange that no Comm says."""
+"""Does what a rank says make sense? It may run any program, so only what a Comm can say reaches the exchange."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ CALLS = {"isend", "irecv", "post", "poll", *waits.CALLS}
 
 
 class Nonsense(Exception):
-    """A rank has said what no Comm says."""
+    """A rank has said something that no Comm says."""
 
 
 def sensible(condition: object, otherwise: str = "a call that cannot be") -> None:
@@ -34,7 +34,7 @@ def check_start(exchange: Exchange, rank: int, start: Start, objects: bool) -> N
     sensible(isinstance(start.where, str) and start.sends == (start.data is not None))
     if start.data is not None:
         sensible(start.data.dtype == np.uint8 and start.data.ndim == 1)
-        if start.lane == PAYLOAD:  # a message is what it says that it is
+        if start.lane == PAYLOAD:  # a message must be what its tag says
             name, elements = described(start.tag)
             expected = elements * (2 if name == "bfloat16" else np.dtype(name).itemsize)
             sensible(start.data.nbytes == expected, f"{start.data.nbytes} bytes as {elements} x {name}")

@@ -5,8 +5,8 @@
     disk.work("update", 4, 2, other)       # a rank computes for 2 with the array `other`
     move.wait()                            # now file 5 is in the room
 
-It reads one file at a time and writes one at a time, in the order in which it is asked. What it moves arrives at the
-end of its time, no sooner; a rank that uses a room too early finds in it what was there before. Nothing waits really.
+It reads one file at a time and writes one at a time, in the order in which it is asked. A move's data arrives at the
+end of its time, no sooner: a rank that uses a room too early finds its old content. No real time passes.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Took(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """A room was used while a move of it had not been waited for."""
+    """A room was used before the wait() of a move that uses it."""
 
     what: str
     number: int
@@ -49,39 +49,39 @@ class Move:
     waited: bool = False
 
     def wait(self) -> None:
-        """Until it is over. From then on the room is the caller's again."""
+        """Wait until it is over. From then on the room is the caller's again."""
         self.disk.until(max(self.disk.now, self.end))
         self.waited = True
 
 
 class SlowDisk:
-    """Files with the numbers 0, 1, ..., of arrays of one shape."""
+    """Files with the numbers 0, 1, ..., each an array; all have one shape."""
 
     def __init__(
         self, files: Sequence[Array], read: float = 1, write: float = 1, rooms: Sequence[Array] | None = None
     ) -> None:
-        """read, write: the time that one takes. rooms: the memory that there is; None: any."""
+        """read, write: the time that one takes. rooms: the arrays that the caller may use; None: any."""
         self.files = [np.array(file) for file in files]
         self.now = 0.0
         self.takes = {"read": read, "write": write}
-        self.free = {"read": 0.0, "write": 0.0}  # from when on the disk can do the next one
+        self.free = {"read": 0.0, "write": 0.0}  # when the disk can begin the next one
         self.moves: list[Move] = []
         self.log: list[Took] = []
         self.conflicts: list[Conflict] = []
         self.rooms = rooms
-        # What was done with an array that is none of the rooms, and with which number.
+        # What was done, and with which number, with an array that is not in the rooms.
         self.elsewhere: list[tuple[str, int]] = []
 
     def read(self, number: int, room: Array) -> Move:
-        """Begin to bring a file into a room."""
+        """Begin to read a file into a room."""
         return self._begin("read", number, room)
 
     def write(self, number: int, room: Array) -> Move:
-        """Begin to bring what is in a room into a file."""
+        """Begin to write a room's content to a file."""
         return self._begin("write", number, room)
 
     def work(self, what: str, number: int, took: float, room: Array | None = None) -> None:
-        """The caller computes, for so long, with what is in a room."""
+        """The caller computes with a room's content, for the time `took`."""
         if room is not None:
             self._look(what, number, room)
         begin = self.now
@@ -89,7 +89,7 @@ class SlowDisk:
         self.log.append(Took(what, number, begin, self.now))
 
     def until(self, moment: float) -> None:
-        """Let time pass: what ends by then arrives."""
+        """Let time pass until `moment`: moves that end by then arrive."""
         for move in sorted(self.moves, key=lambda move: move.end):
             if not move.done and move.end <= moment:
                 file = self.files[move.number]
@@ -101,7 +101,7 @@ class SlowDisk:
 
     @property
     def under_way(self) -> list[Move]:
-        """What nobody has waited for yet."""
+        """Moves that were not waited for yet."""
         return [move for move in self.moves if not move.waited]
 
     def _begin(self, what: str, number: int, room: Array) -> Move:
@@ -113,7 +113,7 @@ class SlowDisk:
         move = Move(self, what, number, room, self.free[what])
         self.moves.append(move)
         self.log.append(Took(what, number, begin, move.end))
-        self.until(self.now)  # what takes no time has happened
+        self.until(self.now)  # a move that takes no time is over
         return move
 
     def _look(self, what: str, number: int, room: Array) -> None:

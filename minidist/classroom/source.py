@@ -1,5 +1,5 @@
-"""A look at the text of a submission before anything runs. Can it be read? Does it name what is not for exercises?
-Which statements are in it? A rank of its own takes the look, because even to parse a stranger's file may end a process.
+"""A look at the text of a submission before anything runs. Can it be read? Does it name what exercises must not use?
+Which statements are in it? A separate rank does this, because even parsing a student's file may end a process.
 """
 
 import ast
@@ -19,13 +19,13 @@ OPEN = ("minidist.mpi.comm", "minidist.mpi.run")
 
 
 def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[str, Any]:
-    """Of the submission `name`, under these keys:
+    """What the text of the submission `name` shows, under these keys:
 
     unreadable   why it cannot be read, or ""
-    refused      what it must not name: {asked function, or "" if it stands elsewhere: message}
-    forms        those of its statements
+    refused      what it must not name: {asked function, or "" for another place: message}
+    forms        the forms of its statements (likeness.py)
     hidden code  where it runs code that is not in its text
-    hashes       whether what it does may depend on how texts are hashed
+    hashes       whether what it does may depend on how strings are hashed
     """
     try:
         decode_source(source)  # the parser does not look into comments
@@ -53,14 +53,14 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[
 
 
 def hashes(tree: ast.AST) -> bool:
-    """Whether a program names what depends on how texts are hashed: hash, sets; or may name anything."""
+    """Whether a program uses what depends on how strings are hashed (hash, sets), or could use any name."""
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)}
     sets = any(isinstance(node, ast.Set | ast.SetComp) for node in ast.walk(tree))
     return sets or bool(names & {"hash", "__hash__", "set", "frozenset", "exec", "eval", "getattr", "builtins"})
 
 
 def objection(node: Any) -> str:
-    """Why a submission must not have this; "" if it may."""
+    """Why a submission must not contain this node; "" if it may."""
     word = getattr(node, "attr", None) or getattr(node, "value", None)
     if isinstance(node, ast.Attribute | ast.Constant) and isinstance(word, str):
         if word in OBJECTS:

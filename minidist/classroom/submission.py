@@ -1,6 +1,6 @@
 """In the process that grades: run a student's program on ranks, and say in words what went wrong there.
 
-A part that is lost ends in `lose(message)`; the message is for the student, and names one thing to look at next.
+If a part is lost, it ends in `lose(message)`; the message is for the student, and names one thing to look at next.
 """
 
 import ast
@@ -32,12 +32,12 @@ PROMISE = (  # what grading without namespaces cannot promise
     "So a program could read what its user can read, write to /tmp, use the network, and talk past the wire (README.md)"
 )
 PACKAGE = Path(minidist.__file__).parent
-LENIENT = Rules("eager")  # sends need nobody who receives; who takes more for granted is asked in parts on that
+LENIENT = Rules("eager")  # sends do not wait for a receiver; special parts check programs that rely on more
 STRICT = Rules("synchronous", "contrary")
 
 
 def lose(message: str) -> NoReturn:
-    """This part earns no points."""
+    """End this part without points."""
     raise pytest.fail.Exception(message, pytrace=False) from None  # its cause is in the message
 
 
@@ -74,8 +74,8 @@ class Lost(Exception):
 class Submission:
     """A student's file, run on ranks by functions of the lesson's on_ranks.py.
 
-    asked: all that the lesson asks for; hidden: the modules that have it, which ranks cannot import: chapters, or one
-    beside on_ranks.py, whose name has no dot.
+    asked: all functions that the lesson asks for. hidden: the modules that have them, which ranks cannot import:
+    chapters, or a module next to on_ranks.py, whose name has no dot.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Submission:
         self.seed, self.asked, self.hidden = seed, list(asked), list(hidden)
         self.begin("")
         self.in_every_part = ""  # why no part can be run, once that is known
-        self.refused: dict[str, str] = {}  # functions that use what they must not, and what is to be said
-        self.copied: dict[str, tuple[int, int]] = {}  # which are the chapter's: how many statements, of how many
-        self.hidden_code = ""  # where it runs what is not in its text
+        self.refused: dict[str, str] = {}  # functions that use what they must not -> message
+        self.copied: dict[str, tuple[int, int]] = {}  # the chapter's functions -> how many statements, of how many
+        self.hidden_code = ""  # where it runs code that is not in its text
         self.messages: dict[Message, Seen] = {}  # of the last run, as the router has seen it
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
@@ -104,7 +104,7 @@ class Submission:
         self.look()
 
     def begin(self, part: str) -> None:
-        """Draw numbers from now on that depend on the seed and this part's name alone."""
+        """From now on, draw numbers that depend only on the seed and this part's name."""
         self.random = np.random.default_rng([self.seed, zlib.crc32(part.encode())])
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Submission:
         self.wire.close()
 
     def look(self) -> None:
-        """Read the program, and see what can be said before it runs."""
+        """Read the program, and check all that can be checked before it runs."""
         self.source = read_program(self.program)
         name = self.program.name
         if len(self.source) > LONGEST_FILE:
@@ -130,7 +130,7 @@ class Submission:
             self.copied = likeness.find_alike(chapters, likeness.Forms(seen["forms"]))
 
     def notes(self) -> list[str]:
-        """What an instructor should know, and earns or costs nothing."""
+        """Notes for the instructor, which change no points."""
         said = [
             f"{name}: {found} of {every} statements of the chapter's {name} are in {self.program.name}. Statements were"
             " compared as syntax trees, whatever their names and order, and whatever else is there"
@@ -145,7 +145,7 @@ class Submission:
     # ---- running it --------------------------------------------------------------------------------------------------
 
     def run(self, function: str, cases: Sequence[Case], asked: Sequence[str] = (), **how: Any) -> list[list[Outcome]]:
-        """`attempt`, where a run that does not end well loses the part."""
+        """`attempt`; a run that does not end well loses the part."""
         try:
             return self.attempt(function, cases, asked, **how)
         except Lost as lost:
@@ -161,11 +161,11 @@ class Submission:
         spoiled: Mapping[Message, bytes] = NOTHING,
         memory: int = 0,
     ) -> list[list[Outcome]]:
-        """For each case the outcome of each of its ranks, from one run of the program. `asked` are its functions that
-        the part is about. Raises Lost if that does not end well.
+        """For each case the outcome of each of its ranks, from one run of the program. asked: the functions that the
+        part is about. Raises Lost if the run does not end well.
 
-        rules: of messages; guarded: whether it is a mistake to touch the memory of a request before its wait(), or not
-        to wait; spoiled: messages that arrive with these bytes; memory: bytes that a rank may take, 0 for any.
+        rules: of messages. guarded: whether it is a mistake to touch the memory of a request before its wait(), or to
+        omit the wait(). spoiled: messages that arrive with these bytes. memory: bytes that a rank may take; 0: any.
         """
         for name in ("", *asked):
             if name in self.refused:
@@ -220,13 +220,13 @@ class Submission:
         if result.error_type == "NotTheirs":
             return f"{self.program.name} {error.rpartition('NotTheirs: ')[2]}."
         verb = "disappeared" if ran.status == "killed" else "failed"
-        alone = all(case.n == 1 for case in cases)  # a lesson without ranks does not speak of them
+        alone = all(case.n == 1 for case in cases)  # a lesson without ranks does not mention them
         who = "it" if alone else f"rank {failed}"
         trace = self.students_part(error)
         return self.located(ran, cases, f", {who} {verb}{at(ran.places[failed])}:\n{trace}")
 
     def explain_hang(self, ran: Ran, cases: Sequence[Case]) -> str:
-        """Who waits for whom, among the ranks that are in the student's program."""
+        """Which rank waits for which, among the ranks that are in the student's program."""
         numbers = range(cases[ran.case].n) if ran.case >= 0 else range(len(ran.ranks))
         inside = [rank for rank in numbers if str(self.program) in ran.ranks[rank].stack]
         lines = [f": {self.why_hung(ran, inside)}"]
@@ -243,7 +243,7 @@ class Submission:
         return self.located(ran, cases, "\n".join(lines))
 
     def why_hung(self, ran: Ran, inside: Sequence[int]) -> str:
-        """In a line. inside: the ranks that are in the student's program; the others have left it."""
+        """The cause, in one line. inside: the ranks that are in the student's program; the others have left it."""
         said = ran.report.splitlines()[0].removeprefix("The job ")
         for rank in inside if TOO_LONG not in said and PROCESSOR_TIME not in said else []:
             if left := set(ran.ranks[rank].awaited).difference(inside):
@@ -252,22 +252,22 @@ class Submission:
         return said
 
     def located(self, ran: Ran, cases: Sequence[Case], what: str) -> str:
-        """What happened, with the case in which it did. What happens before the first will happen in every part."""
+        """What happened, and in which case. A failure before the first case will happen in every part."""
         if ran.case >= 0:
             return f"On {cases[ran.case].label}{what}"
         self.in_every_part = f"While {self.program.name} was being imported{what}"
         return self.in_every_part
 
     def innermost(self, trace: str) -> str:
-        """ "exercise.py:31 in exchange": the student's line that runs, of those that a traceback or stack names."""
+        """ "exercise.py:31 in exchange": the innermost of the student's lines in a traceback or stack."""
         places = re.findall(rf'File "{re.escape(str(self.program))}", line (\d+),? in (.+)', trace)
         innermost_first = trace.startswith("Current thread") or "most recent call first" in trace
         place = places[0 if innermost_first else -1] if places else None
         return f"{self.program.name}:{place[0]} in {place[1]}" if place else self.program.name
 
     def students_part(self, trace: str) -> str:
-        """A traceback from the student's first frame on, without the frames of this project and of the tests: they say
-        nothing to a student, nor does a library through which the project calls itself."""
+        """A traceback from the student's first frame on, without frames that say nothing to a student: those in this
+        project, in the tests, and in libraries through which the project calls itself."""
         kept, reached, ours, last = [], False, False, ""
         for line in trace.splitlines():
             if line.startswith('  File "'):
@@ -276,7 +276,7 @@ class Submission:
                 ours = ours or not reached or "site-packages" in line
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
-                reached = reached and not ours  # of several exceptions each has its own
+                reached = reached and not ours  # each of several exceptions has a traceback of its own
             elif not line.strip().startswith("^"):
                 last = line.strip()
             if not ours:
@@ -291,7 +291,7 @@ def at(place: str) -> str:
 
 
 def forms_of_chapters(modules: Sequence[str], asked: Sequence[str], lesson: Path) -> dict[str, likeness.Forms]:
-    """Of what a lesson asks for, as its chapters have it, or a module of its own, whose name has no dot."""
+    """The forms of what a lesson asks for, from its chapters, or from its own module, whose name has no dot."""
     own = [lesson / f"{module}.py" for module in modules if "." not in module]
     specs = [find_spec(module) for module in modules if "." in module]
     files = own + [Path(spec.origin) for spec in specs if spec and spec.origin]

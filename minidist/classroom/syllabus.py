@@ -1,5 +1,5 @@
-"""`python -m minidist lessons`: what each lesson needs, how long it takes and what one can do afterwards, as the first
-cell of its notebook says."""
+"""`python -m minidist lessons`: what each lesson needs, how long it takes, and what you can do afterwards.
+The first cell of its notebook says so."""
 
 import json
 import re
@@ -24,7 +24,7 @@ class Header(NamedTuple):
 
 
 def syllabus(lessons: Path) -> str:
-    """All lessons in a folder, in lines of 80 columns. Raises UsageError where there are none."""
+    """All lessons in a folder, in lines of 80 columns. Raises UsageError if there are none."""
     headers = read_headers(lessons)
     if not headers:
         raise UsageError(f"there are no lessons in {lessons}: {how_to_make('lessons')}")
@@ -36,7 +36,7 @@ def syllabus(lessons: Path) -> str:
 
 
 def read_headers(lessons: Path) -> list[Header]:
-    """Of all lessons in a folder, in order."""
+    """The headers of all lessons in a folder, in order."""
     headers = []
     for notebook in sorted(lessons.glob("*/lesson.ipynb")):
         text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])

@@ -1,9 +1,9 @@
-"""What a graded rank cannot ask the kernel for: everything by which processes tell each other something that does not
-go over the wire. Locks on a file that both can read, files that one watches and the other opens, keys, shared memory,
-sockets; and namespaces of its own, in which it would be root and could mount memory that is not counted.
+"""System calls that a graded rank must not make, because processes could use them to communicate past the wire.
+They make locks on a file that both can read, watch files that the other opens, and make keys, shared memory and
+sockets. Others make new namespaces, in which a rank would be root and could mount memory that is not counted.
 
-The kernel refuses such a call with EPERM, so the program sees a PermissionError. Linux on x86-64 and ARM64. A filter
-cannot be taken away again, and holds for all that a process starts.
+The kernel refuses such a call with EPERM, so the program sees a PermissionError. This works on Linux on x86-64 and
+ARM64. A filter cannot be removed, and also holds for all processes that a process starts.
 
 Source: Linux, Documentation/userspace-api/seccomp_filter.rst; a filter is a program for the classic BPF machine.
 """
@@ -19,7 +19,7 @@ import sys
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
 FILTER_MODE = 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
-ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, and what the kernel calls it
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, and the kernel's number for it
 OTHER_ABI = 0x40000000  # this and above: x86-64's numbers for 32-bit pointers
 
 REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
@@ -34,10 +34,10 @@ REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
         "io_uring_setup": (425, 425),
         "perf_event_open": (298, 241),
     },
-    **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},  # memory that no process seems to have
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},  # memory that counts for no process
     **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "bpf": (321, 280)},
 }
-OF_ITSELF = {  # of another process, what one of them sets the other one could read
+OF_ITSELF = {  # allowed only on itself: what one process sets, another one could read
     **{"getpgid": (121, 155), "getsid": (124, 156), "sched_getaffinity": (204, 123), "prlimit64": (302, 261)},
     **{"sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_getattr": (315, 275)},
 }
@@ -47,12 +47,12 @@ LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK,
 LARGER_PIPE = 1031  # F_SETPIPE_SZ
 NAMESPACES = 0x7E020000  # the flags of clone that make any
 
-# Of the kernel's record of a call: where its number, its architecture, and the lower half of an argument lie.
+# Offsets in the kernel's record of a call: its number, its architecture, and the lower half of an argument.
 NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
 LOAD, EQUALS, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of the machine
 
 INSTRUCTION = struct.Struct("=HBBI")
-Instruction = tuple[int, int, int, int]  # what, how far to jump if it is so, if it is not, with which value
+Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if false, value
 
 
 class Filter(ctypes.Structure):
@@ -61,12 +61,12 @@ class Filter(ctypes.Structure):
 
 @functools.cache
 def libc() -> ctypes.CDLL:
-    """C's library. Ranks find it loaded: each new one is a class of its own, which takes longer than most calls."""
+    """The C library. Ranks find it loaded: each new CDLL makes its own class, which takes longer than most calls."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def refuse() -> str:
-    """Refuse them to this process from now on. Returns why that cannot be, or ""."""
+    """Refuse these calls to this process from now on. Returns why that is not possible, or ""."""
     if not FILTER:
         return "the kernel is asked for that on Linux, on x86-64 or ARM64, alone"
     buffer = ctypes.create_string_buffer(FILTER, len(FILTER))
@@ -78,15 +78,15 @@ def refuse() -> str:
 
 
 def program(column: int, architecture: int) -> list[Instruction]:
-    """A filter: what is refused, by number; locks, by the second argument of fcntl; namespaces, by the first of clone.
-    clone3 does as if there were none, because its arguments are out of sight; then clone is called."""
+    """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone.
+    clone3 seems not to exist, because a filter cannot see its arguments; callers then use clone."""
     no, missing = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, architecture), (RETURN, 0, 0, no), (LOAD, 0, 0, NUMBER)]
     code += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, no)]
     for numbers in REFUSED.values():
         if numbers[column] >= 0:
             code += [(EQUALS, 0, 1, numbers[column]), (RETURN, 0, 0, no)]
-    for numbers in OF_ITSELF.values():  # whose first argument is a process: 0 is the one that asks
+    for numbers in OF_ITSELF.values():  # their first argument is a process; 0 is the caller
         code += [(EQUALS, 0, 4, numbers[column]), (LOAD, 0, 0, FIRST), (EQUALS, 0, 1, 0), (RETURN, 0, 0, ALLOW)]
         code += [(RETURN, 0, 0, no)]
     code += [(EQUALS, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]

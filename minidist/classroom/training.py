@@ -22,11 +22,11 @@ from minidist.papers.collectives import chunk_sizes
 Array = np.ndarray
 PRECISE = 1e-12  # relative to a unit's largest element
 
-# No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
+# No unit's size is divisible by 2, 3 or 4; nor are the five sequences of a batch.
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
 # Parameters are most of what is held: activations of one token a rank are nothing compared with them.
 HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
-SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
+SLACK = 1 << 16  # bytes of Python objects, and of arrays other than parameters
 
 
 def share(size: int, rank: int, n: int) -> slice:
@@ -65,7 +65,7 @@ def training(
 ) -> Training:
     """A run on n ranks, of micro-batches of `sequences` sequences; arguments are those of the function of on_ranks.py.
 
-    Every rank gets all batches, but with the right tokens in its own rows alone. SGD shows a gradient of the wrong
+    Every rank gets all batches, but with the right tokens only in its own rows. SGD shows a gradient of the wrong
     scale, which Adam would hide.
     """
     shape = (steps, accumulate, sequences, model["context"] + 1)
@@ -86,7 +86,7 @@ def training(
 
 
 class Serial(Engine):
-    """Serial training; or, for messages about what is wrong, the part of one of several ranks."""
+    """Serial training; or the part of one of several ranks, for its part of the loss."""
 
     rank, ranks = 0, 1
 
@@ -147,7 +147,7 @@ class Truth:
         return np.pad(whole, (0, each * self.n - whole.size))[rank * each : (rank + 1) * each]
 
 
-# ---- next to it ------------------------------------------------------------------------------------------------------
+# ---- results, compared with the truth --------------------------------------------------------------------------------
 
 
 def whole_numbers(
@@ -196,7 +196,7 @@ def check_shards(run: Training, which: str, found: Sequence[Sequence[Any]], whol
 
 
 def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int) -> int | None:
-    """The first index at which what was found differs; None if it does not. Loses the part for another shape."""
+    """The first index at which `found` differs; None if it does not. Loses the part if its type or shape is wrong."""
     if not isinstance(found, np.ndarray):
         lose(f"{place} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
     if found.shape != expected.shape or found.dtype != expected.dtype:
@@ -210,7 +210,7 @@ def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int
 
 
 def check_buckets(run: Training, outcomes: Sequence[Outcome]) -> None:
-    """Of `whole_numbers`: what `collect` has left after the first and after the second backward."""
+    """Check, for `whole_numbers`, what `collect` has left after the first and after the second backward."""
     for rank, outcome in enumerate(outcomes):
         slopes = run.inputs[rank].astype(run.precision.stored)
         who = f"On {run.label}: rank {rank}'s flat.bucket"
@@ -228,7 +228,7 @@ def check_buckets(run: Training, outcomes: Sequence[Outcome]) -> None:
 
 
 def check_gradient(run: Training, rank: int, found: Any, expected: Array) -> None:
-    """That a rank's flat.grad is an array such as expected, whatever is in it."""
+    """Check the type and shape of a rank's flat.grad, whatever is in it."""
     if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
         is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
         lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")

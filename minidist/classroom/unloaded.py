@@ -1,7 +1,7 @@
 """What IPython knows of `%%mpirun` before `%load_ext minidist`: that it is missing, and what to do.
 
-`make lessons` lets every IPython of its environment load this when it starts (see etc/ipython in the Makefile), because
-after a restart of the kernel IPython would say of `%%mpirun` only that it is not found.
+`make lessons` lets every IPython of its environment load this when it starts (see etc/ipython in the Makefile).
+Otherwise IPython would, after a restart of the kernel, only say that `%%mpirun` is not found.
 """
 
 import re
@@ -25,13 +25,13 @@ def say_what_to_do(line: str, cell: str) -> None:
 
 
 def allow_comments_above(shell: Any) -> None:
-    """Let comments and empty lines stand above `%%mpirun`, which IPython looks for in a cell's first line alone."""
+    """Let comments and empty lines stand above `%%mpirun`, which IPython looks for only in a cell's first line."""
     if comments_below_magic not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(comments_below_magic)
 
 
 def comments_below_magic(lines: list[str]) -> list[str]:
-    """A cell's lines with those above `%%mpirun` moved below it: as many are above every other line as before."""
+    """A cell's lines, with those above `%%mpirun` moved below it: all lines after it keep their numbers."""
     first = next((number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
     if not MAGIC.match(lines[first] if lines else ""):
         return lines

@@ -1,4 +1,4 @@
-"""What a lesson's notebook notes of a run and prints of it, so that its cells show the algorithm alone.
+"""Functions that record and print a run in a lesson's notebook, so that its cells show only the algorithm.
 
 from minidist.classroom.watch import print_losses, watch
 
@@ -16,7 +16,7 @@ from minidist.engine import Settings
 
 
 def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any]) -> type:
-    """The engine's class, which appends look(engine, flat) to its `history` after each call of one of these methods."""
+    """The engine's class, made to append look(engine, flat) to `history` after each call of one of these methods."""
 
     def watch_method(name: str) -> Callable[..., Any]:
         def call(self: Any, flat: Any, *more: Any) -> Any:
@@ -31,8 +31,8 @@ def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any])
 
 
 def build_rank(engine: Callable[..., Any], units: Sequence[Any], rank: int, n: int) -> Any:
-    """The engine of one of n ranks, without the others, in mixed precision with Adam: it makes all its arrays before it
-    sends anything. It has its number, and no way to send."""
+    """The engine of one of n ranks, without the others, in mixed precision with Adam. It makes all its arrays before it
+    sends anything, so it needs its rank, but no way to send."""
     return engine(units, Settings(), SimpleNamespace(rank=rank, size=n))
 
 
@@ -46,7 +46,7 @@ def print_losses(rows: Mapping[str, Sequence[float]], every: int = 5, digits: in
 
 
 def mix(chapters: type, yours: Sequence[str]) -> type:
-    """The chapter's class with those methods of the same class in exercise.py that are right."""
+    """The chapter's class, with the methods `yours` taken from the same class in exercise.py."""
     if not yours:
         return type("Yours", (chapters,), {})
     exercise = vars(getattr(importlib.import_module("exercise"), chapters.__name__))

@@ -1,4 +1,4 @@
-"""What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says what became of it."""
+"""What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says how that ended."""
 
 import ast
 import tempfile
@@ -20,22 +20,22 @@ from minidist.launch.launcher import launch
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
 Sent = dict[Transfer, tuple[int, int]]  # -> (bytes, messages)
 WALL = 12  # seconds of patience for each second of processor time: ranks share the machine
-BUSY = 5 * WALL  # the same while ranks compute, on a machine on which much else runs
+BUSY = 5 * WALL  # the same while ranks compute on a busy machine
 
 
 class MachineFault(Exception):
-    """No ranks could be started: that says nothing of the student's program, so there is no grade."""
+    """Ranks could not be run: that says nothing about the student's program, so there is no grade."""
 
 
 @dataclass
 class Ran:
-    """What became of a job. `status` as in Job."""
+    """How a job ended. `status` as in Job."""
 
     status: str
     report: str
     ranks: list[RankResult]
-    case: int  # the one that it had come to; -1: none
-    places: list[str]  # where in it each rank said that it is
+    case: int  # the last one that it reached; -1: none
+    places: list[str]  # where in the case each rank said that it is
     values: list[Any] = field(default_factory=list)  # of each rank
     sent: list[list[Sent]] = field(default_factory=list)  # of each rank, in each case
     messages: dict[Message, Seen] = field(default_factory=dict)  # what the router has seen, and from which line
@@ -45,7 +45,7 @@ class RouterWire:
     """Processes without MPI: see router.py."""
 
     name = "router"
-    spoils = True  # and has rules about order and sends, and watches the memory of requests
+    spoils = True  # and has rules for order and sends, and guards the memory of requests
 
     def __init__(self, on_ranks: Path, hidden: Sequence[str], isolate: bool = True) -> None:
         try:
@@ -63,7 +63,7 @@ class RouterWire:
         self.nursery.close()
 
     def keep_hashes_apart(self, apart: bool) -> None:
-        """Let each rank hash texts in its own way, as processes do that are started apart."""
+        """Let each rank hash strings in its own way, as separately started processes do."""
         self.nursery.apart = apart
 
     def run(
@@ -95,7 +95,7 @@ class RouterWire:
         job: dict[str, Any] | None = None,
         spoiled: Mapping[Message, bytes] = NOTHING,
     ) -> Routed:
-        """A job without objects. Raises MachineFault where nothing can be said of the program."""
+        """Run a job without objects. Raises MachineFault if its end says nothing about the program."""
         job = job or {"program": "", "guarded": False}
         options: dict[str, Any] = {"guarded": job["guarded"], "objects": False, "spoiled": spoiled, "seconds": patience}
         options |= {"memory": limits.MEMORY, "cases": len(job.get("cases", ())), "longest": patience * BUSY}
@@ -108,14 +108,14 @@ class RouterWire:
         return routed
 
     def examine(self, *arguments: Any) -> Any:
-        """What `source.examine` says; None if that has ended its process."""
+        """What `source.examine` returns; None if that has ended its process."""
         routed = self.route("minidist.classroom.source:examine", [arguments], 20)
         return routed.values[0] if routed.status == "ok" else None
 
 
 def modules_in(skeleton: Path) -> list[str]:
-    """What every answer imports that begins with this skeleton. A name in a package may be a module, too: what is none
-    is not imported."""
+    """The modules that every answer to this skeleton imports. A name in a package may be a module, too: if it is not,
+    it is not imported."""
     found = []
     for node in ast.walk(ast.parse(skeleton.read_bytes())) if skeleton.is_file() else ():
         if isinstance(node, ast.Import):
@@ -126,7 +126,7 @@ def modules_in(skeleton: Path) -> list[str]:
 
 
 def by_line(sent: dict[Transfer, list[int]], program: str) -> Sent:
-    """What was sent, without the names of lines that are not the program's."""
+    """What was sent, by line of the program; lines elsewhere become ""."""
     found: Sent = {}
     for (phase, peer, line), (nbytes, messages) in sent.items():
         transfer = phase, peer, line if line.startswith(f"{program}:") else ""
@@ -136,20 +136,20 @@ def by_line(sent: dict[Transfer, list[int]], program: str) -> Sent:
 
 
 class MPIWire:
-    """MPI: every job is one of mpiexec. Nobody decides about order there, and nobody can spoil a message."""
+    """MPI: mpiexec runs every job. The grader cannot decide the order of messages there, nor spoil them."""
 
     name = "mpi"
     spoils = False
     isolation = "over MPI there are none"
 
     def __init__(self, on_ranks: Path, hidden: Sequence[str], isolate: bool = True) -> None:
-        self.looks = RouterWire(on_ranks, hidden, isolate=False)  # at the program's text, which needs no MPI
+        self.looks = RouterWire(on_ranks, hidden, isolate=False)  # it examines the program's text, which needs no MPI
 
     def close(self) -> None:
         self.looks.close()
 
     def keep_hashes_apart(self, apart: bool) -> None:
-        """Processes of mpiexec are started apart."""
+        """Do nothing: mpiexec starts its processes separately."""
 
     def examine(self, *arguments: Any) -> Any:
         return self.looks.examine(*arguments)
@@ -187,7 +187,7 @@ class MPIWire:
         return ran
 
     def add_sent(self, ran: Ran, done: Job, job: dict[str, Any], taking: list[list[int]]) -> None:
-        """What each rank says that it sent, if the others say that they received it."""
+        """Add what each rank says that it sent; the job fails if the others did not receive as many messages."""
         name = Path(job["program"]).name
         ran.sent = [[{} for _ in job["cases"]] for _ in done.ranks]
         received: dict[tuple[int, int, int], int] = {}

@@ -1,10 +1,10 @@
-"""A student's copies of the lessons, in work/: made once, theirs from then on.
+"""A student's copies of the lessons, in work/: made once, then the student's own.
 
 python -m minidist.classroom.work
 
-Each lesson's notebook, skeleton and what the notebook imports are copied to work/LESSON/. A file that is there is left
-as it is. Notebooks are copied without outputs, which would answer what they ask. What grades stays in lessons/, and
-grades the copy if there is one. Over them stands work/index.ipynb (see index.py).
+Each lesson's notebook, its skeleton and the modules that the notebook imports are copied to work/LESSON/. Files that
+exist are left as they are. Notebooks are copied without outputs, which would answer their questions. The tests stay in
+lessons/, and grade the copy if there is one. work/index.ipynb is the page over all copies (see index.py).
 """
 
 import json
@@ -18,11 +18,11 @@ from minidist.classroom.grade import WORK, lessons_in
 from minidist.classroom.index import place_notebook
 from minidist.cli.options import Parser, in_one_process
 
-GRADING = ("test_exercise.py", "on_ranks.py")  # of the lesson alone
+GRADING = ("test_exercise.py", "on_ranks.py")  # not copied
 
 
 def copy_lessons(lessons: Path) -> list[tuple[Path, bool]]:
-    """Copy what is not there yet; each copy's folder, and whether anything of it is new."""
+    """Copy what is not there yet; return each copy's folder, and whether anything in it is new."""
     copies = []
     for lesson in lessons_in(lessons):
         copy = lessons.parent / WORK / lesson.name

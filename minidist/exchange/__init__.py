@@ -1,1 +1,1 @@
-"""MPI's rules without MPI: ranks that run without it, and who waits for whom when they hang. See README.md."""
+"""MPI's rules without MPI: ranks that run without it, and which rank waits for which in a hang. See README.md."""

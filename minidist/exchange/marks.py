@@ -2,7 +2,7 @@
 
 MPI forbids this but does not check it, and whether anything goes wrong depends on timing. So a receive's array is
 filled with a mark until its wait(): unlikely numbers, and for floating-point numbers NaN, so that all results computed
-from it are NaN, too. A NaN has bits to spare, which survive sums, products and conversions: they name the receive.
+from it are NaN, too. A NaN has spare bits, which survive sums, products and conversions: they hold the mark's number.
 """
 
 import zlib
@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-MARKS = 511  # nine bits: what a float16's NaN has to spare
+MARKS = 511  # nine bits: the spare bits of a float16's NaN
 # itemsize: (unsigned integer of that size, exponent and first bit of a quiet NaN, place of the nine bits after it)
 NAN = {2: ("u2", 0xFE00, 0), 4: ("u4", 0xFFC0_0000, 13), 8: ("u8", 0xFFF8_0000_0000_0000, 42)}
-FILLING = 0xA5  # each byte of other numbers
+FILLING = 0xA5  # every byte of the mark in other arrays
 
 
 def checksum(array: np.ndarray) -> int:
-    """Of the bytes of a contiguous array."""
+    """The CRC-32 of a contiguous array's bytes."""
     return zlib.crc32(as_bytes(array).data)
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """(bytes,) uint8: the same memory."""
+    """The memory of a contiguous array, as (bytes,) uint8."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -40,7 +40,7 @@ def still_marked(array: np.ndarray, number: int) -> bool:
 
 
 def marks_in(array: np.ndarray) -> set[int]:
-    """The marks from which numbers of an array were computed."""
+    """The numbers of the marks from which values in an array were computed."""
     numbers = _real(array)
     if numbers.dtype.kind != "f" or numbers.itemsize not in NAN:
         return set()
@@ -72,6 +72,6 @@ def _marked(array: np.ndarray, number: int) -> tuple[np.ndarray, int]:
 
 
 def _real(array: np.ndarray) -> np.ndarray:
-    """(elements,): complex numbers as pairs of real ones."""
+    """The array, flat; complex numbers become pairs of real ones."""
     flat = array.reshape(-1)
     return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat

@@ -1,7 +1,7 @@
-"""The wire over an exchange: a rank's port, whatever carries its questions to the exchange and the answers back.
+"""The wire over an exchange: a rank's port. A `Line` carries its questions to the exchange and the answers back.
 
-What a rank starts without waiting is told to the exchange together with what it waits for next, so only that costs a
-way there and back. Until its wait(), the memory of a request is under guard.
+A send or receive that a rank starts without waiting is reported to the exchange together with its next question. So
+only questions cost a round trip. Until its wait(), the memory of a request is guarded.
 """
 
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ class Line(Protocol):
     """A rank's connection to the exchange."""
 
     def ask(self, starts: list[Start], question: str, *arguments: Any) -> Any:
-        """Tell what was started, then call the exchange's method `question`; return its answer. Raises Deadlock."""
+        """Report the new starts, then call the exchange's method `question`; return its answer. Raises Deadlock."""
 
     def tell(self, starts: list[Start]) -> None:
-        """Tell what was started, and wait for nothing."""
+        """Report the new starts; do not wait for an answer."""
 
     def where(self) -> str:
-        """The line of the program that is running now, as reports are to name it."""
+        """The line of the program that is running now, as reports name it."""
 
 
 class Pending:
-    """A send or a receive that a rank has started: what an ExchangePort has for a handle."""
+    """A send or a receive that a rank has started: the handle of an ExchangePort."""
 
     def __init__(self, start: Start, array: np.ndarray) -> None:
         self.start, self.array = start, array
-        self.checksum = self.mark = 0  # none
-        self.before: np.ndarray | None = None  # what a marked array held
-        self.result: Arrived | None = None  # once it is known that it is through
+        self.checksum = self.mark = 0  # 0: none
+        self.before: np.ndarray | None = None  # the old content of a marked array
+        self.result: Arrived | None = None  # None until it is known to be complete
 
     def told(self) -> Start:
-        """What the exchange is told: a message as it is now, which it should stay until the wait()."""
+        """What the exchange is told. A send takes a copy of its array, which should not change until the wait()."""
         if self.start.sends and self.start.data is None:
             self.start.data = marks.as_bytes(self.array).copy()
         return self.start
@@ -48,20 +48,20 @@ class Pending:
 class Desk:
     """What all ports of a rank share.
 
-    Without `guarded` nobody looks after the memory of requests: a message is what was in its array when the send was
-    started, and an array that is received into stays as it was until the wait().
+    Without `guarded`, the memory of requests is not checked: a message is the content of its array when the send was
+    started, and the array of a receive keeps its old content until the wait().
     """
 
     def __init__(self, line: Line, ledger: Ledger, guarded: bool = True) -> None:
         self.line, self.ledger, self.guarded = line, ledger, guarded
         self.numbers = count()
-        self.started: list[Pending] = []  # and not told yet
-        self.receives: dict[int, str] = {}  # where the receive of each mark was started
+        self.started: list[Pending] = []  # but not told to the exchange yet
+        self.receives: dict[int, str] = {}  # mark -> where its receive was started
 
     def start(
         self, call: str, sends: bool, comm: str, lane: str, peer: int, tag: int, array: np.ndarray, room: int | None
     ) -> Pending:
-        """A new send of an array, or a receive into it of at most `room` bytes."""
+        """Start a send of an array, or a receive into it of at most `room` bytes."""
         number, where = next(self.numbers), self.line.where()
         start = Start(number, call, sends, comm, lane, peer, tag, room, self.ledger.phase, where)
         operation = Pending(start, array)
@@ -79,16 +79,16 @@ class Desk:
         return operation
 
     def block(self, call: str, *operations: Pending) -> list[Arrived]:
-        """Wait until these are through; what each has brought."""
+        """Wait until these operations are complete; return their results."""
         results: list[Arrived] = self.ask("block", call, [operation.start.number for operation in operations])
         return results
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """The exchange's answer."""
+        """The exchange's answer to a question."""
         return self.line.ask(self._news(), question, *arguments, self.line.where())
 
     def finish(self) -> None:
-        """The rank has come to its end."""
+        """Tell the exchange what the rank started last."""
         self.line.tell(self._news())
 
     def check_marks(self, array: np.ndarray, what: str) -> None:
@@ -107,7 +107,7 @@ class Desk:
 class ExchangePort:
     """A rank's end of one of the exchange's communicators."""
 
-    largest_tag = 2**53 - 1  # what JSON's numbers can carry
+    largest_tag = 2**53 - 1  # the largest integer that JSON's numbers carry exactly
 
     def __init__(self, desk: Desk, name: str, members: Sequence[int], me: int) -> None:
         self._desk, self._name, self._me = desk, name, me
@@ -203,7 +203,7 @@ class ExchangePort:
         return self._desk.start(call, False, self._name, lane, source, 0, out, room=out.nbytes)
 
     def _settle(self, handle: Pending) -> Arrival:
-        """The last act of a request: look whether its memory was left alone, and fill a receive's."""
+        """Finish a request: check that its memory was left alone, and fill the array of a receive."""
         assert handle.result is not None
         start, array = handle.start, handle.array
         what = f"rank {self.rank}: the array of {start.call} {'to' if start.sends else 'from'} rank {start.peer}"
@@ -212,12 +212,12 @@ class ExchangePort:
         if handle.mark and not marks.still_marked(array, handle.mark):
             raise CommError(f"{what} at {start.where} was written to before its wait(): the message overwrites it")
         if handle.before is not None:
-            array[...] = handle.before  # a message that is shorter leaves the rest as it was
+            array[...] = handle.before  # a shorter message leaves the rest unchanged
         return (0, 0) if start.sends else fill(array, handle.result)
 
 
 def fill(out: np.ndarray, result: Arrived) -> Arrival:
-    """Put a message where it belongs, if there is room."""
+    """Copy a message into `out`, if it fits."""
     tag, data = result
     if data is None:
         return tag, TOO_LONG
@@ -226,5 +226,5 @@ def fill(out: np.ndarray, result: Arrived) -> Arrival:
 
 
 def as_array(message: bytes) -> np.ndarray:
-    """(bytes,) uint8."""
+    """A message as (bytes,) uint8."""
     return np.frombuffer(message, np.uint8)

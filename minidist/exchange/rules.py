@@ -1,15 +1,15 @@
 """The rules of messages between ranks, without MPI and without any I/O: an `Exchange` decides what arrives, and when.
 
-A transport stands between it and the ranks (see threads.py): it tells the exchange what each rank starts (`start`) and
-waits for (`block`, `meet`, `probe`, `collect`, `look`), and takes from `advance` which ranks may go on.
+A transport connects it to the ranks (see threads.py): it tells the exchange what each rank starts (`start`) and waits
+for (`block`, `meet`, `probe`, `collect`, `look`), and asks `advance` which ranks may go on.
 
-`Rules` decide what MPI leaves open, so that a program that relies on luck fails at once, and every time: whether a send
-waits for its receiver, and in which order messages arrive. Nothing arrives before every rank waits, so a run depends
+`Rules` decide what MPI leaves open: whether a send waits for its receiver, and in which order messages arrive. So a
+program that relies on luck fails at once, and every time. No message arrives until every rank waits, so a run depends
 only on the seed. Between two ranks, messages of one kind keep their order, and Comm cannot receive from an unnamed
-rank. So the k-th send meets the k-th receive, and a program that never looks in between (`probe`, `done`) has one
-result under all rules.
+rank. So the k-th send meets the k-th receive, and a program that never polls (`probe`, `done`) has one result under
+all rules.
 
-For the same reason, a deadlock needs no timeout: it is certain, and has a name, as soon as no rank can go on.
+For the same reason, a deadlock needs no timeout: it is certain, and is explained, as soon as no rank can go on.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look
 from minidist.mpi.comm import CommError
 
-PAYLOAD, CONTROL = "payload", "control"  # lanes; each box has two of its own
-# If ranks only look for messages in this many rounds, and nothing else happens, nothing will come any more.
+PAYLOAD, CONTROL = "payload", "control"  # lanes; each box of letters has two more
+# If ranks only poll in this many rounds, and nothing else happens, no message will ever come.
 LOOKS_IN_VAIN = 10_000
 
 
 class Deadlock(CommError):
-    """Ranks can never go on: why, what each was doing, and which ranks it waits for."""
+    """Some ranks can never go on. Says why, what each rank was doing, and which ranks it waits for."""
 
     def __init__(self, reason: str, looks: waits.Looks, awaited: list[list[int]], stuck: Sequence[int] = ()) -> None:
         super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{waits.explain(looks, awaited)}")
         self.reason, self.looks, self.awaited = reason, looks, awaited
-        self.stuck = stuck  # the ranks that can never go on, where that is the reason
+        self.stuck = stuck  # the ranks that can never go on, if that is the reason
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What MPI leaves open."""
+    """Decisions that MPI leaves open."""
 
-    sends: Literal["synchronous", "eager", "drawn"] = "synchronous"  # until they are received, not at all, either
-    order: Literal["natural", "contrary", "drawn"] = "natural"  # low ranks first, high ranks first, by the seed
+    sends: Literal["synchronous", "eager", "drawn"] = "synchronous"  # wait for the receive, never wait, drawn for each
+    order: Literal["natural", "contrary", "drawn"] = "natural"  # low ranks first, high ranks first, drawn
     seed: int = 0
 
     def draw(self, *what: object) -> int:
@@ -53,22 +53,22 @@ class Rules:
 
 @dataclass(slots=True)
 class Start:
-    """A send or a receive, as the rank tells that starts it."""
+    """A send or a receive, as its rank describes it."""
 
-    number: int  # its name, given by the rank
+    number: int  # by which its rank names it
     call: str  # "isend", as reports name it
     sends: bool
     comm: str
     lane: str
-    peer: int  # rank of the communicator
+    peer: int  # a rank of the communicator
     tag: int
-    room: int | None  # bytes that a receive has room for; None: as many as come
+    room: int | None  # bytes that a receive has room for; None: any number
     phase: str
     where: str  # "exercise.py:31"
     data: np.ndarray | None = None  # (bytes,) uint8 of a send
 
 
-# Of a message the tag and the bytes, None if they found no room; of a send, (0, None).
+# Of a receive, the message's tag and its bytes, or None if these did not fit; of a send, (0, None).
 Arrived = tuple[int, np.ndarray | None]
 
 
@@ -79,8 +79,8 @@ class Path:
         self.key = source, dest, comm, lane  # source and dest are ranks of the world
         self.source, self.dest, self.comm, self.lane = source, dest, comm, lane
         self.flying: deque[Operation] = deque()  # sends that have not arrived
-        self.arrived: deque[Operation] = deque()  # sends that no receive has met
-        self.receives: deque[Operation] = deque()  # receives that no send has met
+        self.arrived: deque[Operation] = deque()  # arrived sends that still have no receive
+        self.receives: deque[Operation] = deque()  # receives that still have no send
         self.sent = 0
 
 
@@ -92,29 +92,29 @@ class Operation:
     start: Start
     through: bool = False
     result: Arrived = (0, None)
-    wait: "Wait | None" = None  # the one in which its rank waits for it
+    wait: "Wait | None" = None  # in which its rank waits for it
 
     @property
     def peer(self) -> int:
-        """The world's rank at the other end."""
+        """The world rank at the other end."""
         return self.path.dest if self.start.sends else self.path.source
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """What a rank has stopped for."""
+    """What a rank waits for."""
 
     call: str  # "recv", as reports name it
     where: str
     peers: list[int] = field(default_factory=list)  # ranks of the world
-    operations: list[Operation] = field(default_factory=list)  # which must all get through
-    left: int = 0  # how many of them have not
-    meeting: tuple[str, str] | None = None  # (communicator, call) at which all must come
-    question: Callable[[], Any] | None = None  # of one who only looks: answered in any case
+    operations: list[Operation] = field(default_factory=list)  # which must all complete
+    left: int = 0  # how many of them are not complete yet
+    meeting: tuple[str, str] | None = None  # (communicator, call) that all members must make
+    question: Callable[[], Any] | None = None  # of a rank that only polls: always has an answer
 
 
 class Exchange:
-    """Between `n` ranks. Ranks here are those of the world; communicators have names, and the first is "world"."""
+    """The messages of `n` ranks. Ranks are world ranks here; communicators have names, and the first is "world"."""
 
     def __init__(self, n: int, rules: Rules) -> None:
         self.n, self.rules = n, rules
@@ -125,13 +125,13 @@ class Exchange:
         self.computing = n  # ranks that neither wait nor have finished
         self.operations: list[dict[int, Operation]] = [{} for _ in range(n)]  # by number, until waited for
         self.paths: dict[tuple[int, int, str, str], Path] = {}
-        self.mail: defaultdict[tuple[str, str, int], deque[Path]] = defaultdict(deque)  # where arrived messages wait
-        self.meetings: defaultdict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)  # who has come
-        self.met: defaultdict[str, int] = defaultdict(int)  # meetings of a communicator so far
-        self.under_way: list[tuple[Path, int]] = []  # sent since this generation set out
-        self.generation: deque[Path] = deque()  # in the order in which they arrive
-        self.answers: list[tuple[int, Any]] = []  # ranks that may go on, and with what
-        self.in_vain = 0  # rounds in which ranks only looked
+        self.mail: defaultdict[tuple[str, str, int], deque[Path]] = defaultdict(deque)  # path of each arrived message
+        self.meetings: defaultdict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)  # color, key
+        self.met: defaultdict[str, int] = defaultdict(int)  # meetings that a communicator has completed
+        self.under_way: list[tuple[Path, int]] = []  # sends of the next generation
+        self.generation: deque[Path] = deque()  # messages in order of arrival
+        self.answers: list[tuple[int, Any]] = []  # ranks that may go on, each with its answer
+        self.in_vain = 0  # rounds in a row in which ranks only polled
         self.verdict: Deadlock | None = None
 
     # ---- what ranks do ----------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Exchange:
             path.receives.append(operation)
 
     def block(self, rank: int, call: str, numbers: list[int], where: str) -> None:
-        """A rank waits until these are through; it is answered with what each has brought."""
+        """A rank waits until these operations are complete. The answer is the result of each."""
         operations = [self.operations[rank].pop(number) for number in numbers]
         wait = self._wait(rank, call, where)
         wait.peers, wait.operations = [operation.peer for operation in operations], operations
@@ -167,20 +167,19 @@ class Exchange:
             self._answer(rank, [operation.result for operation in operations])
 
     def meet(self, rank: int, call: str, comm: str, color: int, key: int, where: str) -> None:
-        """A rank waits until every rank of the communicator has come to this; it is answered with the name and the
-        members of the communicator of its color."""
+        """A rank waits until every rank of the communicator has made this call. The answer is the name and the members
+        of the communicator of its color."""
         wait = self._wait(rank, call, where)
         wait.peers, wait.meeting = self.members[comm], (comm, call)
         self.meetings[comm, call][rank] = color, key
 
     def probe(self, rank: int, comm: str, where: str) -> None:
-        """A rank looks for payload; it is answered with the rank of the communicator from which some waits, or None."""
+        """A rank polls for payload. The answer is the communicator's rank that sent a waiting message, or None."""
         mail, members = self.mail[comm, PAYLOAD, rank], self.members[comm]
         self._wait(rank, "probe", where).question = lambda: members.index(mail[0].source) if mail else None
 
     def collect(self, rank: int, comm: str, lane: str, where: str) -> None:
-        """A rank looks for a letter; it is answered with the rank of the communicator that wrote it and its bytes, or
-        None."""
+        """A rank polls for a letter. The answer is the communicator's rank that wrote it and its bytes, or None."""
         mail, members = self.mail[comm, lane, rank], self.members[comm]
 
         def answer() -> tuple[int, np.ndarray | None] | None:
@@ -194,7 +193,7 @@ class Exchange:
         self._wait(rank, "collect", where).question = answer
 
     def look(self, rank: int, numbers: list[int], where: str) -> None:
-        """A rank asks which of these are through; it is answered for each with what it has brought, or None."""
+        """A rank asks which of these operations are complete. The answer is the result of each, or None."""
         mine = self.operations[rank]
 
         def answer() -> list[Arrived | None]:
@@ -203,15 +202,15 @@ class Exchange:
         self._wait(rank, "done", where).question = answer
 
     def finish(self, rank: int) -> None:
-        """A rank has come to its end."""
+        """A rank has finished."""
         self.finished[rank] = True
         self.computing -= 1
 
-    # ---- what comes of it -------------------------------------------------------------------------------------------
+    # ---- answers and deadlocks --------------------------------------------------------------------------------------
 
     def advance(self) -> list[tuple[int, Any]]:
-        """The ranks that may go on, in this order, each with the answer to what it waited for. None while others still
-        compute. A deadlock is an answer, too: a `Deadlock` for each that waits."""
+        """The ranks that may go on, in this order, each with its answer. No message arrives while any rank computes.
+        After a deadlock, the answer is a `Deadlock` for each rank that waits."""
         while not self.answers and not self.computing and not all(self.finished):
             self._round()
         answers, self.answers = self.answers, []
@@ -224,7 +223,7 @@ class Exchange:
             self._answer(rank, verdict)
 
     def deadlock(self) -> Deadlock | None:
-        """What there is to say if some ranks can never go on; the others may be computing."""
+        """A Deadlock if some ranks can never go on, else None; the other ranks may be computing."""
         stuck = self.stuck()
         if not stuck:
             return None
@@ -232,8 +231,8 @@ class Exchange:
         return Deadlock(waits.find_cause(looks, stuck, awaited), looks, awaited, stuck)
 
     def stuck(self) -> list[int]:
-        """The ranks that can certainly not go on, whatever those that compute will do: each waits for something that a
-        finished rank, or another of them, would have to do."""
+        """The ranks that can never go on, whatever the computing ranks will do: each waits for something that a
+        finished rank, or another stuck rank, would have to do."""
         awaited = self.awaited()
         free = {rank for rank, wait in enumerate(self.waits) if not self.finished[rank] and (not wait or wait.question)}
         while freed := {rank for rank, wait in enumerate(self.waits) if wait and free.issuperset(awaited[rank])} - free:
@@ -249,18 +248,18 @@ class Exchange:
         return found
 
     def awaited(self) -> list[list[int]]:
-        """For each rank those that must do something yet before it can go on; none if it computes or only looks."""
+        """For each rank, the ranks that must still act before it can go on; none if it computes or only polls."""
         return [self._awaited(rank) for rank in range(self.n)]
 
     def unreceived(self) -> list[Start]:
-        """What was sent, and nobody has received it."""
+        """The sends that were not received."""
         paths = sorted(self.paths.values(), key=lambda path: path.key)
         return [operation.start for path in paths for operation in (*path.arrived, *path.flying)]
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     def _is_eager(self, path: Path) -> bool:
-        if path.lane != PAYLOAD:  # control is short, and under way at once; letters are through when they are collected
+        if path.lane != PAYLOAD:  # control is short, and complete at once; letters are complete when they are collected
             return path.lane == CONTROL
         return self.rules.sends == "eager" or (
             self.rules.sends == "drawn" and self.rules.draw("send", path.key, path.sent) % 2 == 0
@@ -289,7 +288,7 @@ class Exchange:
                 operation.wait.left -= 1
 
     def _meet(self, send: Operation, receive: Operation) -> None:
-        """A message and the receive that it is for have come together."""
+        """Match a message with its receive: both are complete then."""
         data, room = send.start.data, receive.start.room
         assert data is not None
         receive.result = send.start.tag, data if room is None or data.nbytes <= room else None
@@ -297,8 +296,8 @@ class Exchange:
         self._get_through(receive)
 
     def _round(self) -> None:
-        """Every rank waits: let messages arrive until some rank may go on. Where ranks look, they come one at a time,
-        so that each is seen before the next."""
+        """Every rank waits: let all messages arrive, then let ranks go on. If some ranks poll, only one message
+        arrives, so that they can see it before the next."""
         looking = [rank for rank, wait in enumerate(self.waits) if wait and wait.question]
         moved = False
         while self.generation or self.under_way:
@@ -324,8 +323,8 @@ class Exchange:
                 self._answer(rank, results.get(rank, [operation.result for operation in wait.operations]))
 
     def _arrive(self) -> None:
-        """The next message arrives. Those that set out together do so in the order of the rules, and before all that
-        set out later: nobody can be overtaken for ever."""
+        """Let the next message arrive. Messages of one generation arrive in the order of the rules, and before all
+        later ones: no message can be overtaken for ever."""
         if not self.generation:
             rules, order = self.rules, sorted(self.under_way, key=lambda sent: sent[0].key)
             if rules.order == "contrary":
@@ -343,13 +342,13 @@ class Exchange:
             self.mail[path.comm, path.lane, path.dest].append(path)
 
     def _hold(self, comm: str, call: str) -> list[tuple[int, tuple[str, list[int]]]]:
-        """Everyone has come: each rank, and the communicator of its color."""
+        """All ranks have come: each rank, with the name and the members of the communicator of its color."""
         come = self.meetings.pop((comm, call))
         results = []
         for color in sorted({color for color, _ in come.values()}):
             name = f"{comm}/{self.met[comm]}.{color}"
             here = [rank for rank in self.members[comm] if come[rank][0] == color]
-            members = sorted(here, key=lambda rank: come[rank][1])  # of the same key, in the order of before
+            members = sorted(here, key=lambda rank: come[rank][1])  # equal keys: in the old order
             if call == "split":
                 self.members[name] = members
             results += [(rank, (name, members)) for rank in members]
@@ -357,7 +356,7 @@ class Exchange:
         return results
 
     def in_order(self, ranks: Iterable[int]) -> list[int]:
-        """The order in which ranks go on that may do so at the same time."""
+        """Sort ranks that may go on at the same time into the order in which they do."""
         if self.rules.order == "drawn":
             return sorted(ranks, key=lambda rank: self.rules.draw("go on", rank, self.waited[rank]))
         return sorted(ranks, reverse=self.rules.order == "contrary")
@@ -371,7 +370,7 @@ class Exchange:
         return [operation.peer for operation in wait.operations if not operation.through and self._lacks(operation)]
 
     def _lacks(self, operation: Operation) -> bool:
-        """Whether what this is to meet has not been started."""
+        """Whether the matching receive or send has not been started."""
         path = operation.path
         if operation.start.sends:
             return [*path.arrived, *path.flying].index(operation) >= len(path.receives)

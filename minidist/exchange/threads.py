@@ -1,12 +1,12 @@
-"""Ranks that are threads of one process, over an exchange: for tests of what is written over Comm, without MPI.
+"""Ranks as threads of one process, over an exchange: to test programs that use Comm, without MPI.
 
     from minidist.exchange.rules import Rules
     from minidist.exchange.threads import run_threads
 
     run_threads(lambda comm: ring.all_reduce(comm, np.ones(10)), 1024, Rules("synchronous", "contrary"))
 
-One rank runs at a time, until it waits, and the exchange says which is next: so runs can be repeated exactly. The ranks
-share their modules and all else that belongs to a process.
+One rank runs at a time, until it waits, and the exchange says which is next. So runs can be repeated exactly. The ranks
+share modules and everything else that belongs to a process.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Ended(BaseException):
 
 
 def run_threads(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]:
-    """Call `function(comm)` on n ranks; what each has returned, in order of rank.
+    """Call `function(comm)` on n ranks; return their results, in order of rank.
 
     An exception on one rank ends all ranks, and is raised here, with a note that names the rank; so is a Deadlock. A
     CommError is raised if a request's array is read or written before its wait(), if a request is never waited for, and
@@ -42,9 +42,9 @@ class Threads:
 
     def __init__(self, n: int, rules: Rules) -> None:
         self.n, self.exchange = n, Exchange(n, rules)
-        self.turns = [threading.Lock() for _ in range(n)]  # held, but for a moment by the rank whose turn it is
-        self.able = deque((rank, None) for rank in self.exchange.in_order(range(n)))  # and the answer to go on with
-        self.error: BaseException | None = None  # what has ended the run
+        self.turns = [threading.Lock() for _ in range(n)]  # held; released when the rank's turn begins
+        self.able = deque((rank, None) for rank in self.exchange.in_order(range(n)))  # may run, with this answer
+        self.error: BaseException | None = None  # the exception that ended the run
 
     def run(self, function: Callable[[Comm], T]) -> list[T]:
         results: dict[int, T] = {}
@@ -58,7 +58,7 @@ class Threads:
             except Ended:
                 pass
             except BaseException as error:
-                if not isinstance(error, Deadlock):  # which is nobody's in particular
+                if not isinstance(error, Deadlock):  # a deadlock is not one rank's fault
                     error.add_note(f"on rank {rank} of {self.n}")
                 self.error = self.error or error
                 for turn in self.turns:
@@ -90,14 +90,14 @@ class Threads:
         return value
 
     def pass_on(self) -> None:
-        """Let the next rank that is able to run do so."""
+        """Wake the next rank that may run."""
         if not self.able:
             self.able.extend(self.exchange.advance())
         if self.able:  # else all have finished
             self.turns[self.able[0][0]].release()
 
     def await_turn(self, rank: int) -> Any:
-        """Sleep until it is this rank's turn; the answer that it goes on with."""
+        """Sleep until it is this rank's turn; return the exchange's answer."""
         self.turns[rank].acquire()
         if self.error:
             raise Ended
@@ -106,7 +106,7 @@ class Threads:
 
 
 class ThreadLine:
-    """A rank's connection to the exchange: it calls it itself."""
+    """A rank's connection to the exchange, whose methods it calls directly."""
 
     def __init__(self, threads: Threads, rank: int) -> None:
         self.threads, self.rank = threads, rank
@@ -127,4 +127,4 @@ class ThreadLine:
             self.threads.exchange.start(self.rank, start)
 
     def where(self) -> str:
-        return caller(5)  # below this, the desk, the port and one or more of Comm
+        return caller(5)  # above this, the desk, the port and Comm

@@ -1,4 +1,4 @@
-"""Who waits for whom: the explanation of a hang, from what each rank was doing when the launcher looked.
+"""Which rank waits for which: the explanation of a hang, from what each rank was doing when the launcher looked.
 
 Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
 """
@@ -27,7 +27,7 @@ class Look:
     cpu: float = 0.0  # seconds of processor time that it had used
     where: str = ""  # "exercise.py:31 in exchange"
     stack: str = ""
-    # World rank -> messages of payload that have ever set out for it, and that have ever arrived from it, if known.
+    # World rank -> payload messages ever sent to it, and ever received from it; None: unknown.
     set_out: dict[int, int] | None = None
     arrived: dict[int, int] | None = None
 
@@ -47,14 +47,14 @@ CALLS = {
     "collect": "looking for mail (poll)",
     "done": "looking whether requests are through (done)",
 }
-STILL_COMPUTING = "still computing"  # as reports have it
+STILL_COMPUTING = "still computing"  # as reports say it
 MEETINGS = ("barrier", "split")  # calls that return only when every rank has come
 
 
 def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
     """One line for each rank, and the cycle of waits if there is one.
 
-    awaited: for each rank, the ranks that it waits for and that will never answer, if the caller knows them better.
+    awaited: for each rank, the ranks that it waits for and that will never answer; None: found from the looks.
     """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
     cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)
@@ -86,7 +86,7 @@ def describe(rank: int, looks: Looks) -> str:
 
 
 def find_stuck(before: Looks, now: Looks) -> list[int]:
-    """The ranks that can certainly never go on, from two looks, whatever those that compute will do.
+    """The ranks that, by two looks, can never go on, whatever the computing ranks will do.
 
     A stuck rank has polled in the same wait all the time. Nothing that it waits for is under way, and a rank that would
     have to send or receive it has finished or is also stuck. Where a send or receive has begun, it might be the awaited
@@ -102,8 +102,8 @@ def find_stuck(before: Looks, now: Looks) -> list[int]:
 
 
 def find_cause(looks: Looks, stuck: Sequence[int], awaited: Sequence[Sequence[int]] | None = None) -> str:
-    """Why these ranks can never go on: another one has left without what they wait for, or all wait. awaited: as in
-    explain."""
+    """Why these ranks can never go on: another one has finished without doing what they wait for, or all wait.
+    awaited: as in explain."""
     awaited = awaited or [waits_in_vain_for(rank, looks) for rank in range(len(looks))]
     for rank in stuck:
         gone = [peer for peer in awaited[rank] if (look := looks[peer]) and look.finished]
@@ -133,7 +133,7 @@ def _what_is_missing(rank: int, gone: Sequence[int], looks: Looks) -> str:
 
 
 def tell_late(looks: Looks, seconds: float) -> str:
-    """That a job has not ended in time: ranks that compute may need longer, and are not called hung."""
+    """Say that a job has not ended in time. Ranks that compute may need longer, and are not called hung."""
     computing = [rank for rank, look in enumerate(looks) if look is None or not (look.finished or look.waiting)]
     if not computing:
         return f"hung: it had not ended after {seconds:g} s"
@@ -160,7 +160,7 @@ def waits_in_vain_for(rank: int, looks: Looks) -> list[int]:
     if call in MEETINGS:
         return _absent(look, looks)
     dests, sources = _ends(call, peers)
-    if sources:  # of a sendrecv the send may be through: MPI does not say
+    if sources:  # the send of a sendrecv may be complete: MPI does not say
         return [] if any(_may_come(p, rank, looks, "control" in call) for p in sources) else sources
     return [] if any(rank in _transfers(looks[p])[1] for p in dests) else dests
 
@@ -181,7 +181,7 @@ def find_cycle(looks: Looks) -> list[int]:
 
 
 def shortest_cycle(next_ranks: Sequence[Sequence[int]]) -> list[int]:
-    """In a graph, given as the successors of each node."""
+    """The shortest cycle in a graph, given as the successors of each node; [] if none."""
     cycles = []
     for start in range(len(next_ranks)):
         paths, seen = [[start]], {start}

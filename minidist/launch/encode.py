@@ -20,7 +20,7 @@ def save(path: Path, value: Any) -> None:
     """Write `value` to `path`, which appears only when it is complete. Raises TypeError for any other type."""
     arrays: list[np.ndarray] = []
     tree = json.dumps(pack(value, arrays))
-    with replacing(str(path), synced=False) as file:  # for another process, which does not outlive this machine
+    with replacing(str(path), synced=False) as file:  # its reader would not survive a crash of this machine either
         numbered = {f"array{i}": array for i, array in enumerate(arrays)}
         np.savez(file, allow_pickle=False, tree=np.frombuffer(tree.encode(), np.uint8), **numbered)
 
@@ -36,7 +36,7 @@ def load(path: Path) -> Any:
         return unpack(json.loads(file["tree"].tobytes()), lambda i: file[f"array{i}"])
 
 
-PLAIN = {type(None), bool, int, float, str}  # most of what is packed
+PLAIN = {type(None), bool, int, float, str}  # the types of most values
 
 
 def pack(value: Any, arrays: list[np.ndarray]) -> Any:
@@ -64,7 +64,7 @@ def pack(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def unpack(tree: Any, array: Callable[[int], np.ndarray]) -> Any:
-    """The value that `pack` made `tree` of; `array` gives the array of a number."""
+    """The value that `pack` turned into `tree`; `array(i)` returns array i."""
     if type(tree) in PLAIN:
         return tree
     if isinstance(tree, list):

@@ -23,13 +23,13 @@ class RankResult:
     finished: bool = False  # its function returned
     value: Any = None  # what the function returned
     error: str | None = (
-        None  # the traceback, or in words how it ended; None for a rank that was merely ended with the rest
+        None  # the traceback, or how it ended, in words; None for a rank that was only ended with the rest
     )
     error_type: str | None = None  # "ValueError"; "SystemExit" if it called sys.exit; None if it did not raise
     state: str = ""  # in one line, as the report says it: "finished", "ended because rank 2 failed", ...
-    where: str = ""  # of a rank in a job that hung: "exercise.py:31 in exchange"
-    stack: str = ""  # of a rank in a job that hung: all its frames, the innermost last
-    awaited: list[int] = field(default_factory=list)  # of a rank in a job that hung: those that it waits for
+    where: str = ""  # if the job hung: "exercise.py:31 in exchange"
+    stack: str = ""  # if the job hung: all its frames
+    awaited: list[int] = field(default_factory=list)  # if the job hung: the ranks that it waits for
     stdout: str = ""
     stderr: str = ""
     sent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # (phase, peer) -> (bytes, messages)
@@ -67,13 +67,13 @@ class Job:
 
 
 def by_rank(printed: Iterable[str]) -> str:
-    """What each rank printed, under a line that names it; of a rank that printed nothing, nothing."""
+    """What each rank printed, under a line that names the rank. Ranks that printed nothing are left out."""
     named = enumerate(text.rstrip() for text in printed)
     return "\n".join(f"---- rank {number} ----\n{text}" for number, text in named if text)
 
 
 def blame(job: Job, first: int, verb: str) -> None:
-    """Say in the job's report that this rank has ended it, and what became of the others."""
+    """Write into the job's report that rank `first` ended it, and how each other rank ended."""
     cause = job.ranks[first]
     cause.state = verb
     lines = [f"rank {first} {verb}:", str(cause.error)]

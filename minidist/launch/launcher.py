@@ -53,10 +53,10 @@ def launch(
 ) -> Job:
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
 
-    target is "module:function" or "path/to/file.py:function"; of a file, the folder is on sys.path of the ranks, before
-    that of this process. Arguments and results are what encode.py can write. timeout is in seconds, for the whole job;
-    env adds to the environment. Raises UsageError if there is nothing to start, or no room for it; what
-    happens on the ranks is in the returned Job, never an exception. With `watch`, that holds of KeyboardInterrupt too.
+    target is "module:function" or "path/to/file.py:function"; a file's folder is put on the ranks' sys.path, before the
+    entries of this process. Arguments and results must be values that encode.py can write. timeout is in seconds, for
+    the whole job; env adds to the environment. Raises UsageError if there is nothing to start, or no room for it. What
+    happens on the ranks is in the returned Job, never an exception. With `watch`, so is a KeyboardInterrupt.
     """
     with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
         return running.wait(timeout) if watch is None else running.wait_watched(timeout, watch)
@@ -72,7 +72,7 @@ def started(
     mpiexec: str | None = None,
     **kwargs: Any,
 ) -> Iterator["Running"]:
-    """The same job, under way for as long as the context lasts; what is left of it then is ended."""
+    """The same job, which runs while the context lasts; its remaining processes are killed at the end."""
     if n < 1:
         raise UsageError(f"a job needs at least 1 rank, not {n}")
     place, _, name = target.rpartition(":")
@@ -99,7 +99,7 @@ def started(
 
 @contextmanager
 def _job_folder(n: int) -> Iterator[Path]:
-    """A folder for the files of a job. The lock on `launcher` goes when this process ends, and so do the ranks then."""
+    """A folder for a job's files. When this process ends, its lock on `launcher` is released, and the ranks end."""
     folder = Path(tempfile.mkdtemp(prefix="minidist-"))
     try:
         for rank in range(n):
@@ -126,11 +126,11 @@ def _start(
             stderr=subprocess.STDOUT,
             env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, **env},
             cwd=cwd,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the job
+            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the job
         )
 
 
-OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container one is root
+OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers run as root
 
 
 def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
@@ -151,7 +151,7 @@ def find_mpiexec() -> str:
 
 @functools.cache
 def is_open_mpi(mpiexec: str) -> bool:
-    """Whether it is Open MPI's."""
+    """Whether this mpiexec is Open MPI's."""
     answer = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
     return "Open MPI" in answer or "OpenRTE" in answer
 
@@ -161,23 +161,23 @@ def is_open_mpi(mpiexec: str) -> bool:
 
 @dataclass
 class Running:
-    """A job under way."""
+    """A job that runs."""
 
     folder: Path
     n: int
     process: subprocess.Popen[bytes]
     start: float = field(default_factory=time.monotonic)
-    looks: int = 0  # taken
+    looks: int = 0  # taken so far
     ended: bool = False
 
     def wait(self, timeout: float) -> Job:
-        """How the job ended, once all its processes have; at the latest `timeout` seconds from now."""
+        """Wait until the job has ended, or end it `timeout` seconds from now; return how it ended."""
         job = self.wait_until(lambda: False, timeout)
         assert job is not None
         return job
 
     def wait_watched(self, timeout: float, watch: Watch) -> Job:
-        """The same, with an observer, whose interrupt ends the job."""
+        """The same, with an observer. A KeyboardInterrupt ends the job."""
 
         def look_on() -> bool:
             watch(self._last)
@@ -193,8 +193,8 @@ class Running:
         return job
 
     def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
-        """None as soon as `done()`, and the job goes on. A job that ends before that, hangs, or takes longer than
-        `timeout` seconds from now is ended; then how it ended."""
+        """Return None as soon as `done()`; the job goes on. If the job ends before that, hangs, or takes longer than
+        `timeout` seconds from now, end it and return how it ended."""
         hung = self._watch(done, timeout)
         if hung is None and done():
             return None
@@ -205,13 +205,13 @@ class Running:
         return time.monotonic() - self.start
 
     def _last(self) -> list[str]:
-        """The last that each rank has printed."""
+        """The last output of each rank."""
         mine = [self.folder / str(rank) for rank in range(self.n)]
         return [last_of(folder / "stdout") + last_of(folder / "stderr") for folder in mine]
 
     def _watch(self, done: Callable[[], bool], timeout: float) -> tuple[Looks, str] | None:
-        """Return None when it is done, the job has ended or a rank has failed; if it hangs or takes too long, what the
-        ranks were doing, and what is to be said of it."""
+        """Return None when it is done, the job has ended or a rank has failed. If it hangs or takes too long, return
+        what the ranks were doing, and what the report says of the job."""
         before: Looks = [None] * self.n
         begin = time.monotonic()
         deadline, next_look, hung = begin + timeout, begin + 1.0, None
@@ -219,7 +219,7 @@ class Running:
         while self.process.poll() is None:
             if any((self.folder / str(rank) / record).exists() for rank in range(self.n) for record in FAILURES):
                 with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(1.0)  # MPI is ending the other ranks; `end` sees to those that it forgets
+                    self.process.wait(1.0)  # MPI ends the other ranks; `end` kills those that it forgets
                 return None
             if hung or done():
                 return hung
@@ -241,11 +241,11 @@ class Running:
         return None
 
     def _count_left(self) -> int:
-        """The ranks that have finished."""
+        """The number of ranks that have finished."""
         return sum((self.folder / str(rank) / "result").exists() for rank in range(self.n))
 
     def _talker(self) -> int | None:
-        """A rank that has printed too much for a disk."""
+        """A rank that has printed more than PRINTED bytes, or None."""
         for rank in range(self.n):
             for name in ("stdout", "stderr"):
                 with suppress(OSError):
@@ -277,10 +277,10 @@ class Running:
         return looks
 
     def end(self) -> None:
-        """Kill what is left of the job, and return when nothing of it lives.
+        """Kill the remaining processes of the job, and return when they have ended.
 
-        Every rank is in a process group of its own or in mpiexec's. Its group exists as long as the lock is held, so
-        that no other process can be hit. A rank that mpiexec is starting at this very moment finds the job's folder
+        Every rank is in a process group of its own or in mpiexec's. Its group exists as long as its lock is held, so
+        that no other process can be killed by mistake. A rank that mpiexec is just starting finds the job's folder
         gone.
         """
         if self.ended:
@@ -303,16 +303,16 @@ class Running:
         shm.remove(segments)
 
 
-FAILURES = ("error", "exit")  # what a rank that failed or disappeared has recorded
+FAILURES = ("error", "exit")  # records of a rank that failed or disappeared
 
 
 # ---- reporting ------------------------------------------------------------------------------------------------------
 
 
 def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, seconds: float) -> Job:
-    """Read what the ranks left behind, and say what happened.
+    """Read the ranks' records, and report what happened.
 
-    stopped: of a job that did not end by itself, its status, why it was ended, and what the ranks were doing.
+    stopped: if the job did not end by itself, its status, why it was ended, and what the ranks were doing.
     """
     ranks, ended_at = zip(*[_read_rank(folder / str(rank)) for rank in range(n)], strict=True)
     job = Job(
@@ -365,14 +365,14 @@ def _read_rank(mine: Path) -> tuple[RankResult, float]:
             code, when = (mine / "exit").read_text().split()
             rank.error = describe_exit(int(code))
             return rank, float(when)
-    except Exception as error:  # these files lie in the reach of a student's program, which may have written them
+    except Exception as error:  # a student's program can reach these files, and may have written them
         rank.error, rank.error_type = f"what it recorded cannot be read: {error}", type(error).__name__
         return rank, 0.0
     return rank, math.inf
 
 
 def text_of(path: Path) -> str:
-    """What a file of output says; of a very long one, the beginning."""
+    """The text of an output file; only the beginning of a very long one."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:
@@ -382,9 +382,9 @@ def text_of(path: Path) -> str:
 
 
 def last_of(path: Path) -> str:
-    """The last LAST bytes of a file of output, as text."""
+    """The last LAST bytes of an output file, as text."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
-        return file.read(LAST).decode(errors="ignore")  # the first letter may be cut
+        return file.read(LAST).decode(errors="ignore")  # the first character may be cut

@@ -25,23 +25,23 @@ def main_stack() -> list[traceback.FrameSummary]:
 
 
 def frames_in(written: str) -> list[traceback.FrameSummary]:
-    """The frames of a stack that faulthandler has written, the outermost first, without their lines.
+    """The frames of a stack that faulthandler has written, the outermost first, without their source lines.
 
-    To read these would make a rank hold more memory; and where a stranger's program runs, a frame may name any file.
+    Reading these would make a rank hold more memory, and a student's program may name any file in a frame.
     """
     frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', written, re.MULTILINE)
     return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in reversed(frames)]
 
 
 def format_stack(frames: Sequence[tuple[str, int, str]]) -> str:
-    """(file, line's number, function) of each frame as in a traceback, with the lines of those that are in files."""
+    """Frames (file, line number, function) as text like a traceback's, with source lines if the files exist."""
     lines = [None if os.path.isfile(filename) else "" for filename, _, _ in frames]  # None: yet to be read
     named = [traceback.FrameSummary(*frame, line=line) for frame, line in zip(frames, lines, strict=True)]
     return "".join(traceback.format_list(named))
 
 
 def place_of(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Where these frames have come to, and from which line of the outermost one's file: "ring.py:74 in sum_around,
+    """Where the innermost frame is, and which line of the outermost frame's file called it: "ring.py:74 in sum_around,
     called from exercise.py:31"."""
     here, outermost = frames[-1], frames[0].filename
     where = f"{os.path.basename(here.filename)}:{here.lineno} in {here.name}"

@@ -1,4 +1,4 @@
-"""Matplotlib's backend on the ranks of a notebook's cell. It draws into files (`savefig`), and has nowhere to show."""
+"""Matplotlib's backend on the ranks of a notebook's cell. It draws into files (`savefig`), but has no screen."""
 
 import sys
 from typing import Any, NoReturn
@@ -9,7 +9,7 @@ INSTEAD = "Ranks have no screen: bring the numbers back with --out, and draw the
 
 
 def __getattr__(name: str) -> Any:
-    """FigureCanvas, when Matplotlib asks for it: it may be missing, and this module is none that imports it."""
+    """FigureCanvas, made when Matplotlib asks for it: without Matplotlib, this module can still be imported."""
     if name != "FigureCanvas":
         raise AttributeError(name)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 def show(*_: Any, **__: Any) -> NoReturn:
-    """What `plt.show()` does here."""
+    """Make `plt.show()` stop the cell, because ranks have no screen."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("matplotlib"):
         frame = frame.f_back
@@ -35,7 +35,7 @@ def show(*_: Any, **__: Any) -> NoReturn:
 
 
 def mention_unseen() -> None:
-    """A notebook shows what a cell has drawn; here the drawing is lost, and a line says so."""
+    """Print a line if a drawing was not saved: a notebook would show it, but here it is lost."""
     from matplotlib import pyplot
 
     if any(not pyplot.figure(number).canvas.saved for number in pyplot.get_fignums()):  # type: ignore[attr-defined]

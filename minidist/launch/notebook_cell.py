@@ -17,11 +17,11 @@ from minidist.mpi.comm import Comm
 Source = tuple[str, str]  # (name, as tracebacks show it; code, on the lines that it has in its cell)
 
 PACKAGE = Path(__file__).parents[1]
-MACHINERY = tuple(str(PACKAGE / room) for room in (*ROOMS, "classroom"))  # frames that say nothing of the cell
+MACHINERY = tuple(str(PACKAGE / room) for room in (*ROOMS, "classroom"))  # their frames say nothing about the cell
 
 
 def run_cell(comm: Comm, sources: list[Source], values: dict[str, Any], wanted: list[str]) -> list[Any]:
-    """Execute definitions and, last, the cell itself, with `comm`, `np` and `values`; the wanted variables' values.
+    """Execute definitions and, last, the cell itself, with `comm`, `np` and `values`; return the wanted variables.
 
     As in a notebook, the value of an expression on the cell's last line is shown.
     """
@@ -58,7 +58,7 @@ def check_wanted(namespace: dict[str, Any], name: str) -> None:
 
 
 def holds_named_tuple(value: Any) -> bool:
-    """Whether there is one anywhere in nested lists, tuples and dictionaries: only its items pass between processes."""
+    """Whether nested lists, tuples and dictionaries hold a named tuple: its names do not pass between processes."""
     if isinstance(value, dict):
         return any(holds_named_tuple(item) for pair in value.items() for item in pair)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -67,7 +67,7 @@ def holds_named_tuple(value: Any) -> bool:
 
 
 def forget_machinery(error: BaseException | None) -> None:
-    """Leave in the traceback of an error, and of those that led to it, only frames of the cell and what it uses."""
+    """Remove the machinery's frames from the tracebacks of an error and of the errors that led to it."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,7 +1,7 @@
 """Values over a socket: JSON and raw arrays, so that the reader runs no code of the writer.
 
-A frame has two lengths, the value's nesting with a description of its arrays as JSON (see encode.py), and the bytes of
-the arrays, one after the other.
+A frame has two lengths, JSON text (the value's nesting, see encode.py, and a description of its arrays), and the bytes
+of the arrays, one after the other.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from minidist.launch import encode
 
 LENGTHS = struct.Struct("!QQ")  # bytes of the JSON text, bytes of the arrays
-SMALL = 1 << 14  # bytes of a frame that is copied into one piece
+SMALL = 1 << 14  # bytes; a frame up to this size is copied into one piece
 LIMIT = 1 << 30  # bytes of a frame: the most that another program can make us keep
 
 
@@ -36,18 +36,18 @@ def to_frame(value: Any) -> list[bytes | memoryview]:
 
 
 def send(line: socket.socket, value: Any) -> None:
-    """Write a value to a socket that waits."""
+    """Write a value to a blocking socket."""
     write(line, to_frame(value))
 
 
 def write(line: socket.socket, frame: list[bytes | memoryview]) -> None:
-    """Write a frame to a socket that waits."""
+    """Write a frame to a blocking socket."""
     for piece in frame:
         line.sendall(piece)
 
 
 def receive(line: socket.socket) -> Any:
-    """Read a value from a socket that waits. Raises EOFError when there is no more."""
+    """Read a value from a blocking socket. Raises EOFError if the other end has closed it."""
     text, body = LENGTHS.unpack(_read(line, LENGTHS.size))
     return _value(_read(line, text + body), text)
 
@@ -64,13 +64,13 @@ def _read(line: socket.socket, nbytes: int) -> bytearray:
 
 
 class Reader:
-    """Values out of a stream of bytes, whatever the pieces in which it comes."""
+    """Reads values from a stream of bytes that arrives in pieces of any size."""
 
     def __init__(self) -> None:
         self.data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The values that these bytes complete. Bytes that `to_frame` has not written may raise any exception."""
+        """The values that these bytes complete. Bytes that `to_frame` did not write may raise any exception."""
         self.data += data
         while len(self.data) >= LENGTHS.size:
             text, body = LENGTHS.unpack_from(self.data)

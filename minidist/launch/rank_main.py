@@ -16,7 +16,7 @@ from minidist.mpi.run import MACHINERY, abort, explain
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
-    """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.launch.worker` says what is in them."""
+    """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.launch.worker` lists their files."""
     (mine / "started").touch()
     faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
     ledger = Ledger()
@@ -35,7 +35,7 @@ def be_rank(folder: Path, mine: Path) -> NoReturn:
         finally:
             abort()
 
-    # Wait for the others without spinning: they may need the core. Then leave, past any thread that was left running.
+    # Wait for the others without spinning: they may need the core. Then exit, even if another thread still runs.
     everyone = MPI.COMM_WORLD.Ibarrier()
     while not everyone.Test():
         time.sleep(0.001)
@@ -58,7 +58,7 @@ def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
 
 
 def look(ledger: Ledger) -> dict[str, Any]:
-    """What the main thread is doing: the fields of `minidist.exchange.waits.Look`, but of the stack the frames."""
+    """What the main thread is doing: the fields of `minidist.exchange.waits.Look`, with the stack as frames."""
     frames = [frame for frame in main_stack() if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
     where = place_of(frames) if frames else "the start of the job"
     waiting = None

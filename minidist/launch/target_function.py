@@ -1,4 +1,4 @@
-"""What the ranks of a job are to call: "module:function" or "path/to/file.py:function"."""
+"""The function that the ranks of a job call: "module:function" or "path/to/file.py:function"."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ _files: dict[str, ModuleType] = {}  # loaded by `load_file`
 
 
 def find_function(target: str) -> Callable[..., Any]:
-    """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
+    """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on sys.path."""
     place, _, name = target.rpartition(":")
     module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
     function: Callable[..., Any] = getattr(module, name)
@@ -21,7 +21,7 @@ def find_function(target: str) -> Callable[..., Any]:
 
 
 def load_file(file: str) -> ModuleType:
-    """A Python file as a module, once in a process."""
+    """Load a Python file as a module, once per process."""
     if file not in _files:
         if os.path.dirname(file) not in sys.path:
             sys.path.insert(0, os.path.dirname(file))

@@ -46,7 +46,7 @@ def main() -> None:
         keep(child, folder, mine)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):  # before anything is imported that could print
         os.dup2(os.open(mine / name, os.O_WRONLY | os.O_CREAT), descriptor)
-    sys.excepthook = sys.__excepthook__  # the launcher's report has room for all that a rank says, and for every rank
+    sys.excepthook = sys.__excepthook__  # the launcher's report has room for all output of every rank
     from minidist.launch.rank_main import be_rank
 
     be_rank(folder, mine)
