@@ -1,4 +1,4 @@
-"""Before the work starts: whether training can resume from what --load names. Every refusal is one line."""
+"""Check, before the work starts, that training can resume from the checkpoint of --load. A refusal is one line."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def check_run(option: str, path: str, units: list[Unit], identity: dict[str, Any
 
 
 def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any], moments: int) -> dict[str, Any]:
-    """The state that a file of --export has."""
+    """Check a file of --export; returns its state of training."""
     with files.open_safetensors(path) as file:
         metadata = file.metadata() or {}
         arrays = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -124,7 +124,7 @@ def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any
 
 
 def _says(text: str, content: dict[str, str]) -> bool:
-    """Whether metadata, JSON, is this."""
+    """Whether metadata is JSON of this content."""
     with suppress(ValueError, RecursionError):
         return bool(json.loads(text) == content)
     return False
@@ -141,7 +141,7 @@ def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[s
 
 
 def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
-    """If one side does not give a value (a script's, for example), it is taken to be the same."""
+    """Raise UsageError for another model. A value that one side (such as a script) does not give counts as equal."""
     for name, value in saved.items():
         if value != identity.get(name, value):
             asked = (
@@ -151,7 +151,7 @@ def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
 
 
 def _check_shapes(shapes: dict[str, Shape], parameters: dict[str, Shape], moments: Sequence[str]) -> None:
-    """The arrays are the parameters, and the moments of each."""
+    """Raise UsageError unless the arrays are the parameters, and the moments of each."""
     for name, shape in parameters.items():
         if shapes.get(name) != shape:
             seen = f"has {name} of shape {shapes[name]}" if name in shapes else f"has no {name}"

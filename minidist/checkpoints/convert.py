@@ -1,4 +1,4 @@
-"""A checkpoint's shards as a single file. One process does it, without MPI, and holds one tensor at a time."""
+"""Write a checkpoint's shards as a single file. One process does this, without MPI, and holds one tensor at a time."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from minidist.nn.tensor import Array
 
 
 def as_file(found: Manifest, path: str) -> None:
-    """All that training needs to resume: parameters, moments, state. Raises OSError."""
+    """Write all that training needs to resume: parameters, moments, state. Raises OSError."""
     tensors = [
         Tensor(prefix + name, shape, partial(found.whole, prefix, name))
         for prefix in found.prefixes
@@ -33,7 +33,7 @@ def as_file(found: Manifest, path: str) -> None:
 
 
 def as_huggingface(found: Manifest, path: str) -> None:
-    """The parameters alone, in float32, for transformers; beside the file config.json, so that from_pretrained loads
+    """Write the parameters alone, in float32, for transformers, and config.json next to the file: from_pretrained loads
     the folder if the file is its model.safetensors. Raises OSError."""
     tensors = []
     for ours, shape in found.parameters.items():
@@ -52,7 +52,7 @@ def configuration_beside(path: str) -> str:
 
 
 def check_beside(option: str, path: str) -> None:
-    """Raise UsageError if a file that is no model's configuration has the place of the one for transformers."""
+    """Raise UsageError if config.json, which transformers needs, would replace a file that is not a model's."""
     beside = configuration_beside(path)
     if is_stream(path) or not os.path.lexists(beside):
         return
@@ -73,8 +73,8 @@ FORMS = {"minidist": as_file, "huggingface": as_huggingface}  # by --names
 
 
 def to_fp32(folder: str, path: str) -> int:
-    """`python -m minidist to-fp32 DIR out.safetensors`: the parameters alone, in float32, by their names; the exit
-    status. DeepSpeed leaves a script for that in every checkpoint, zero_to_fp32.py. Raises UsageError."""
+    """`python -m minidist to-fp32 DIR out.safetensors`: the parameters alone, in float32, by their names. Returns
+    the exit status. DeepSpeed leaves a script for that in every checkpoint, zero_to_fp32.py. Raises UsageError."""
     found = manifest.read(folder)
     manifest.check_shards(found)
     shards = {shard.file: f"{found.folder}/{shard.file}" for shard in found.shards}

@@ -25,7 +25,7 @@ class Tensor(NamedTuple):
     make: Callable[[], Array]
 
     def data(self, dtype: str) -> Array:
-        """It, as it is written."""
+        """The tensor as it is written."""
         return np.ascontiguousarray(self.make(), DTYPES[dtype])
 
 
@@ -40,7 +40,7 @@ def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadat
     """Write a safetensors file, one tensor after the other, so that only one is held.
 
     The format (https://github.com/huggingface/safetensors): the header's length, 8 bytes; the header, JSON; the data.
-    The library's own writer would want all tensors at once.
+    The library's own writer needs all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     tensors, offset = list(tensors), 0
@@ -81,14 +81,14 @@ def checksum_of(path: str) -> str:
 
 
 def open_safetensors(path: str) -> Any:
-    """A safetensors file, whose tensors are read when they are asked for. Raises OSError, SafetensorError."""
+    """Open a safetensors file, whose tensors are read on request. Raises OSError, SafetensorError."""
     open_regular(path).close()
     return safe_open(path, framework="numpy")
 
 
 def elements(file: Any, name: str, start: int, stop: int) -> Array:
-    """Elements `start` to `stop` - 1, in the order of memory, of a tensor of an open file: the rows that have them are
-    read, and nothing else of the file."""
+    """Elements `start` to `stop` - 1, in the order of memory, of a tensor of an open file: only the rows that have
+    them are read."""
     tensor = file.get_slice(name)
     row = math.prod(tensor.get_shape()[1:])
     first = start // row

@@ -1,5 +1,5 @@
-"""What the JSON of a checkpoint may say. A checksum shows damage. But a checkpoint may also come from another program,
-or be forged, so each field is checked before it is used."""
+"""What the JSON of a checkpoint may contain. A checksum shows damage. But a checkpoint may also come from another
+program, or be forged, so each field is checked before it is used."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ from minidist import UsageError
 from minidist.checkpoints.files import DTYPES
 from minidist.nn.precision import LossScale
 
-LARGEST = 2**53  # of a whole number: all smaller ones are exact, and fit NumPy's integers
+LARGEST = 2**53  # the largest whole number: all smaller ones are exact, and fit NumPy's integers
 
 # The state of training, apart from its arrays:
 STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
@@ -30,7 +30,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def check_manifest(document: Any) -> None:
-    """Raise UsageError unless a manifest has the form of one, and its pieces are pieces of its parameters."""
+    """Raise UsageError unless a manifest has the right form, and its pieces are pieces of its parameters."""
     check_form("it", document, MANIFEST)
     require(document.keys() == MANIFEST.keys(), f"it should have {', '.join(MANIFEST)}, and nothing else")
     check_fields("state", document["state"], STATE)
@@ -98,7 +98,7 @@ def check_fields(where: str, found: Any, like: dict[str, Any]) -> None:
 
 
 def check_state(state: dict[str, Any]) -> None:
-    """Raise UsageError unless counters and loss scale are such as training leaves them."""
+    """Raise UsageError unless counters and loss scale have values that training can produce."""
     scale = state["loss_scale"]
     possible = {
         "steps": state["steps"] >= 0,
@@ -122,6 +122,6 @@ def require(holds: bool, text: str) -> None:
 
 
 def short(value: Any) -> str:
-    """A value in a message, in ASCII where its characters cannot be printed."""
+    """A value in a message, with escapes for characters that cannot be printed, and cut off if it is long."""
     text = repr(value)
     return text if len(text) < 40 else f"{text[:40]}…"

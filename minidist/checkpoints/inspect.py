@@ -11,7 +11,7 @@ from minidist.checkpoints.manifest import Manifest
 
 
 def main(path: str) -> int:
-    """Print the content; the exit status: 1 if any part is damaged. Raises UsageError if there is no sound manifest."""
+    """Print the content. Returns 1 if any part is damaged, else 0. Raises UsageError if there is no sound manifest."""
     found = manifest.read(path)
     print_contents(found)
     damaged = []
@@ -36,7 +36,7 @@ def main(path: str) -> int:
 
 
 def print_contents(found: Manifest) -> None:
-    """All but the arrays, in a few lines."""
+    """Print everything except the arrays, in a few lines."""
     state, layout, identity = found.state, dict(found.layout), found.identity
     chapter, ranks = layout.pop("chapter"), layout.pop("ranks")
     model = f"{shown(identity['model'])}, " if "model" in identity else ""

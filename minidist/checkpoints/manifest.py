@@ -45,7 +45,7 @@ class Manifest:
     """A checkpoint, without its arrays."""
 
     folder: str
-    save: str  # names this act of saving, as does each of its shards
+    save: str  # an id of this save, which each of its shards has, too
     layout: dict[str, Any]  # of the run that saved: chapter, ranks, axes
     identity: dict[str, Any]  # what defines the model, in addition to its parameters' shapes
     state: dict[str, Any]  # how far training is: steps, updates, loss scale
@@ -60,12 +60,12 @@ class Manifest:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Of its arrays."""
+        """The prefixes of its arrays' names."""
         return PREFIXES[: 1 + self.moments]
 
     def read(self, name: str, piece: Piece, out: dict[str, Array]) -> None:
-        """Fill arrays (elements,), {prefix: array}, with a piece of a parameter, from whichever shards have some of it.
-        Of each only the rows in between are read. Padding becomes zero."""
+        """Fill arrays (elements,), {prefix: array}, with a piece of a parameter, from all shards that have some of it.
+        Of each shard, only the rows that span it are read. Padding becomes zero."""
         mine = piece.runs()
         for array in out.values():
             array.fill(0)
@@ -90,7 +90,7 @@ class Manifest:
         return array.reshape(shape)
 
     def as_json(self) -> str:
-        """With a checksum of its own, in a form that a reader can read."""
+        """The manifest as JSON that people can read, with its checksum."""
         document = {"format": FORMAT, **asdict(self)}
         for unwritten in ("folder", "opened"):
             del document[unwritten]
@@ -101,7 +101,7 @@ class Manifest:
 
 
 def _lines(value: Any) -> str:
-    """A list with a line for each entry, anything else on one."""
+    """JSON: a list with a line for each entry, anything else on one line."""
     return "[\n" + ",\n".join(map(json.dumps, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
@@ -129,7 +129,7 @@ def tagged_in(folder: str, tag: str) -> list[str]:
 
 
 def drafts_in(folder: str) -> list[str]:
-    """What is not, or no longer, a checkpoint."""
+    """The names of drafts: not yet, or no longer, checkpoints."""
     return [name for name in os.listdir(folder) if is_draft(name)]
 
 
@@ -160,7 +160,7 @@ def _is_checkpoint(folder: str) -> bool:
         return stat.S_ISREG(os.stat(os.path.join(folder, NAME)).st_mode)
     except PermissionError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
-    except (OSError, ValueError):  # there is none, or the name is none
+    except (OSError, ValueError):  # there is none, or the name is invalid
         return False
 
 
@@ -176,7 +176,7 @@ def read(path: str) -> Manifest:
     file = os.path.join(folder, NAME)
     try:
         with open_regular(file) as stream:
-            document = json.load(stream, parse_constant=float.fromhex)  # which refuses what is no JSON: NaN
+            document = json.load(stream, parse_constant=float.fromhex)  # refuses NaN, which is no JSON
         checksum = document.pop("checksum")
         if checksum != _checksum(document):
             raise ValueError
@@ -219,7 +219,7 @@ def check_coverage(manifest: Manifest) -> None:
 
 
 def check_shard(manifest: Manifest, shard: Shard) -> None:
-    """Raise UsageError, in one line, unless a shard exists, belongs to this act of saving, and is as it was written."""
+    """Raise UsageError, in one line, unless a shard exists, belongs to this save, and is as it was written."""
     path = os.path.join(manifest.folder, shard.file)
     try:
         size = os.stat(path).st_size
@@ -244,7 +244,7 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
 
 
 def read_single_file(path: str) -> Manifest:
-    """Of a single file, which must be sound."""
+    """The manifest of a single file, which must be sound."""
     with files.open_safetensors(path) as file:
         metadata = file.metadata() or {}
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -1,9 +1,9 @@
 """Hugging Face's names, shapes and conventions (transformers: GPT2LMHeadModel, LlamaForCausalLM) for our parameters.
 
 GPT-2's four matrices of a block are stored as Conv1D: (in, out), where a linear layer has (out, in). Llama has Q, K and
-V apart, and SwiGLU's gate and up. Its rotary embedding takes element i of a head's first half and element i of its
-second as one point of the plane, and so does ours (`minidist/nn/ops.py`, rotary): rows of Q and K keep their order.
-(Llama's own code takes neighbors, 2i and 2i+1: files converted from that must be permuted.) A tied head is the
+V as separate matrices, and SwiGLU's gate and up. Its rotary embedding takes element i of a head's first half and
+element i of its second as one point of the plane, and so does ours (`minidist/nn/ops.py`, rotary): rows of Q and K keep
+their order. (Llama's own code pairs neighbors, 2i and 2i+1: files in its order must be permuted.) A tied head is the
 embedding's matrix, and is not stored twice.
 """
 
@@ -73,8 +73,8 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
 
 
 def configuration(shapes: dict[str, Shape], identity: dict[str, Any]) -> dict[str, Any]:
-    """What transformers' config.json must say of a model: its class, its sizes, and where ours are not its defaults.
-    Tokens are characters, so that none of them begins or ends a text. shapes: of our parameters, by name."""
+    """The content of config.json for transformers: the model's class, sizes, and values that are not the defaults.
+    Tokens are characters, so none of them begins or ends a text. shapes: of our parameters, by name."""
     vocabulary, width = shapes["wte.weight"]
     layers = sum(name.endswith(".qkv.weight") for name in shapes)
     both = {

@@ -46,7 +46,7 @@ def whole_piece(shape: Shape) -> Piece:
 
 
 def pieces(flat: Flat, which: slice) -> Iterator[tuple[str, Piece, slice]]:
-    """Of every parameter that has elements in a slice of the Flat: its name, which they are, and where in the slice."""
+    """(name, piece, where in the slice) of every parameter that has elements in a slice of the Flat."""
     offset = 0
     for parameter in flat.parameters:
         start, stop = max(which.start, offset), min(which.stop, offset + parameter.size)
@@ -57,7 +57,7 @@ def pieces(flat: Flat, which: slice) -> Iterator[tuple[str, Piece, slice]]:
 
 
 def overlaps(mine: Array, theirs: Array) -> Array:
-    """(n, 3): of what both lists of runs have, where it begins in my piece, where in theirs, and its length."""
+    """(n, 3): for each run that both lists share, where it begins in my piece, where in theirs, and its length."""
     if not len(mine) or not len(theirs):
         return np.zeros((0, 3), int)
     # The whole is cut at every border of either list; each interval is in one run of a list, or in none.

@@ -2,7 +2,7 @@
 
     python -m minidist doctor
 
-A wrong set-up seldom says so. In the classic case mpirun belongs to one MPI while mpi4py has loaded another:
+A wrong setup often fails silently. In the classic case, mpirun belongs to one MPI while mpi4py has loaded another:
 `mpirun -n 4` then runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and
 ends with a real job whose ranks must hear from each other.
 
@@ -32,8 +32,8 @@ from minidist.mpi import shm
 OLDEST_PYTHON = (3, 11)
 TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machine or a cold disk takes longer
 
-# Open MPI starts no more ranks than there are cores, and none for root, unless told; these variables tell it. Of the
-# first two, one is Open MPI 5's and the other is that of the versions before.
+# Open MPI starts no more ranks than there are cores, and none for root, unless these variables allow it. The first is
+# for Open MPI 5, the second for earlier versions.
 OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
 ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     verdict: str  # "ok", "warning" (jobs may run, but not as you think) or "wrong"
     seen: str
-    mend: str = ""  # the command that puts it right
+    mend: str = ""  # the command that fixes it
 
 
 def examine() -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def check_package(name: str) -> Finding:
 
 
 def check_threads(environment: dict[str, str]) -> Finding:
-    """Does each rank keep to one BLAS thread? minidist sees to that, unless the user has asked for something else."""
+    """Does each rank keep to one BLAS thread? minidist sets this, unless the user has set something else."""
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     others = [name for name in names if environment.get(name, "1") != "1"]
     if not others:
@@ -178,7 +178,7 @@ def check_library(status: int, output: str) -> Finding:
 
 
 def check_mpirun(mpirun: str | None, library: str) -> Finding:
-    """Is there an mpirun, and is it that of mpi4py's `library` (its version text, or "" if there is none)?"""
+    """Is there an mpirun, and is its MPI that of mpi4py's `library` (its version text, or "" if there is none)?"""
     if mpirun is None:
         return Finding("wrong", "there is no mpirun", pip_install("mpich"))
     status, version = run(mpirun, "--version")
@@ -220,8 +220,8 @@ def check_job(mpirun: str, ranks: int) -> Finding:
 
 
 def run(*command: str) -> tuple[int, str]:
-    """Exit status of a command, and its output with its errors; the last line says so if it was ended after TIMEOUT."""
-    # Output goes to a file: a pipe would keep us waiting for whatever the command leaves running.
+    """Exit status of a command, and its output with its errors. If TIMEOUT ended it, the last line says so."""
+    # Output goes to a file: with a pipe, we would wait for every process that the command leaves running.
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(
@@ -242,7 +242,7 @@ def run(*command: str) -> tuple[int, str]:
 
 
 def stop(child: subprocess.Popen) -> None:
-    """End the child and the processes that it started: politely, so that mpirun can end its ranks, then surely."""
+    """End the child and the processes that it started. SIGTERM comes first, so that mpirun can end its ranks."""
     for order in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, order)
@@ -286,8 +286,8 @@ def activate() -> str:
 
 
 def short(path: str) -> str:
-    """The path as one would type it here."""
-    with suppress(FileNotFoundError):  # here has been deleted
+    """The path as you would type it here."""
+    with suppress(FileNotFoundError):  # the working directory has been deleted
         here = os.path.join(os.getcwd(), "")
         path = path[len(here) :] if path.startswith(here) else path
     return shlex.quote(path)

@@ -11,13 +11,13 @@ from minidist.papers import gpt2, llama, llama3
 
 Model = gpt2.GPTShape | llama.LlamaShape
 MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS}
-LIKE_LLAMA = ("llama", "mistral")  # the same parameters
-LARGEST = 10**9  # of a size in config.json
+LIKE_LLAMA = ("llama", "mistral")  # models with the same parameters
+LARGEST = 10**9  # the largest size in config.json
 
 
 @dataclass(frozen=True)
 class Count:
-    """A model of which only the number of parameters is known: nothing of its units, or of its activations."""
+    """A model whose units and activations are unknown: only the number of its parameters is known."""
 
     parameters: int
     family: ClassVar = ""
@@ -25,7 +25,7 @@ class Count:
 
 
 def model_of(name: str) -> Model:
-    """By a published name, or from config.json, or a folder that has one. Raises UsageError for what is neither."""
+    """The model of a published name, a config.json, or a folder with one. Raises UsageError for any other name."""
     if name in MODELS:
         return MODELS[name]
     path = os.path.join(name, "config.json") if os.path.isdir(name) else name
@@ -46,7 +46,7 @@ def parameter_count(text: str) -> int:
 
 
 def shape_of(config: dict[str, Any], path: str) -> Model:
-    """What transformers' config.json says of a GPT-2 or a Llama. Raises UsageError for other models."""
+    """The GPT-2 or Llama that transformers' config.json describes. Raises UsageError for other models."""
     kind = config.get("model_type")
     if kind == "gpt2":
         h, layers, a, s, v = (

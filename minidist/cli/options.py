@@ -1,4 +1,4 @@
-"""Command lines whose mistakes are one line each, said once, however many ranks read them."""
+"""Command lines: a mistake gives one line, printed once, however many ranks read it."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
@@ -17,7 +17,7 @@ from minidist.mpi import environment, output
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A line of 80 columns to an option, with its default where it has one worth naming: two screens for a chapter."""
+    """One line of 80 columns per option, with its default if that is worth naming: a chapter fits two screens."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=80)
@@ -59,12 +59,12 @@ class Parser(argparse.ArgumentParser):
         self.outputs: list[str] = []
 
     def output(self, option: str, help: str, group: Any = None, **how: Any) -> None:
-        """An option that names a file to be written; the caller of the parser checks all `outputs`."""
+        """Add an option that names an output file. The caller of the parser checks all `outputs`."""
         (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
         self.outputs.append(option)
 
     def alias(self, other: str, option: str) -> None:
-        """Another spelling of an option, which --help does not list."""
+        """Add another spelling of an option, which --help does not list."""
         self._option_string_actions[other] = self._option_string_actions[option]
 
     def renamed(self, old: str, new: str) -> None:
@@ -140,7 +140,7 @@ def within(low: float, high: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
-        if not low <= value <= high:  # not a number is not within either
+        if not low <= value <= high:  # refuses nan, too
             raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g}, not {text}")
         return value
 
@@ -163,12 +163,12 @@ def memory_size(text: str) -> int:
     return int(float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " "))
 
 
-UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # a path that the user gave, whatever for
-READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) who had left
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # errors of a path that the user gave
+READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) that had left
 
 
 def in_one_process(work: Callable[[], int | None]) -> int:
-    """Do the work of a program without ranks; the exit status. An error that the user can fix is one line, even if
+    """Run a program without ranks; returns the exit status. An error that the user can fix gives one line, even if
     mpirun has started the program several times by mistake."""
     status = READER_LEFT
     output.guard()
@@ -199,7 +199,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         status = output.verdict(status)
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
-            raise  # rich makes one of a broken pipe
+            raise  # rich turns a broken pipe into one; this is another
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
         if not environment.rank():

@@ -15,12 +15,12 @@ from minidist.mpi import output
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file. OSError if that cannot be seen: Path.is_file of Python 3.14 says no instead."""
+    """Whether there is a file. Raises OSError if that cannot be known; Path.is_file of Python 3.14 returns False."""
     return stat.S_ISREG(_mode(path))
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder; OSError likewise."""
+    """Whether there is a folder. Raises OSError likewise."""
     return stat.S_ISDIR(_mode(path))
 
 
@@ -34,13 +34,13 @@ def _mode(path: str | os.PathLike[str]) -> int:
 
 
 def check_readable(option: str, path: str) -> int:
-    """How many bytes a file has. Raises UsageError if not every rank can read it from beginning to end: a folder, a
+    """The size of a file in bytes. Raises UsageError if not every rank can read it from beginning to end: a folder, a
     pipe, a device, or a missing file."""
     try:
         kind = os.stat(path).st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise UsageError(f"cannot read {option} {path}: it is not a file")
-        with open(path, "rb"):  # which says better what is wrong with a folder
+        with open(path, "rb"):  # for a folder, its error says more
             return os.path.getsize(path)
     except OSError as error:
         raise UsageError(f"cannot read {option} {path}: {error.strerror}") from None
@@ -65,18 +65,18 @@ def check_writable(option: str, path: str | None) -> None:
 
 
 def check_folder_takes_files(folder: str | os.PathLike[str]) -> None:
-    """Raise OSError unless a new file can be made in a folder. It has no name, so that no kill leaves it there."""
+    """Raise OSError unless a new file can be made in a folder. The file has no name, so no kill leaves it there."""
     tempfile.TemporaryFile(dir=folder).close()
 
 
 def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -> None:
     """Raise UsageError if an output would overwrite an input or another output, under any name or link.
 
-    outputs, inputs: by option, the path that was given.
+    outputs, inputs: {option: path}.
     """
     seen: dict[tuple[int, int, str], str] = {}
     for option, path in [*inputs.items(), *outputs.items()]:
-        if path is None or files.is_stream(path):  # which is not overwritten
+        if path is None or files.is_stream(path):  # nothing in a stream is overwritten
             continue
         first = seen.setdefault(_identity(path), option)
         if option in outputs and first != option:
@@ -84,7 +84,7 @@ def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -
 
 
 def _identity(path: str) -> tuple[int, int, str]:
-    """What two paths have in common if they lead to one file, whether it exists or not: device, inode, name."""
+    """Device, inode and name: equal for two paths that lead to the same file, whether it exists or not."""
     with suppress(OSError):
         found = os.stat(path)
         return found.st_dev, found.st_ino, ""
@@ -104,7 +104,7 @@ def check_room(option: str, path: str | None, nbytes: int) -> None:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 
 
-REPORT = 1  # the form of reports for machines: it changes when a field gets another name or meaning
+REPORT = 1  # the version of reports for machines: it changes when a field gets another name or meaning
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
@@ -132,14 +132,14 @@ def write_output(path: str, content: bytes) -> None:
 
 
 def say_written(**paths: str | None) -> None:
-    """A line for each file that was asked for and now exists, by what it is. Streams need no line."""
+    """Print a line for each requested file that now exists. paths: by what the file is. Streams need no line."""
     for what, path in paths.items():
         if path is not None and not files.is_stream(path) and not output.is_lost(path):
             print(f"{what.replace('_', ' ')} written to {path}")
 
 
 def write_inside(folder: str, name: str, content: bytes) -> None:
-    """The same under a name that minidist makes up inside a folder: a link of that name is not followed."""
+    """Likewise, but inside a folder, under a name that minidist chooses: a link of that name is not followed."""
     path = os.path.join(folder, name)
     try:
         files.write_whole(path, content)

@@ -28,7 +28,7 @@ class Progress:
         at_interrupt.append(self.bar.stop)  # shows the cursor again
 
     def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
-        """Show that `step` steps are done. scale: of the losses whose gradients are stored; 1: they are not scaled."""
+        """Show that `step` steps are done. scale: the loss scale; 1: losses are not scaled."""
         text = f"loss {loss:.3f}  {milliseconds:.0f} ms" + f"  loss scale {scale:g}" * (scale != 1)
         if self.bar:
             self.bar.update(self.task, completed=step, description=text)
@@ -47,10 +47,10 @@ LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun"}
 
 
 def terminal() -> TextIO | None:
-    """The terminal that this program's output ends at, opened, if there is one that can move its cursor.
+    """Open the terminal that shows this program's output, if there is one and it can move its cursor.
 
-    Under mpirun a rank's standard output is a pipe to mpirun, whose own may be a terminal: then it is that one. (Linux;
-    elsewhere a rank under mpirun has no terminal.) One that belongs to another user, or to another container, is none.
+    Under mpirun, a rank's standard output is a pipe to mpirun. If mpirun's own is a terminal, that is the one. (Only on
+    Linux.) A terminal of another user or of another container does not count.
     """
     if os.environ.get("TERM", "dumb") == "dumb":
         return None
@@ -71,7 +71,7 @@ def terminal() -> TextIO | None:
 
 
 def _opened(path: str, expected: os.stat_result) -> TextIO | None:
-    """The terminal at a path, if it is the expected one: of that name there may be one in every container."""
+    """The terminal at a path, if it is the expected one: every container may have one of that name."""
     screen = Output(open(path, "wb"), encoding="utf-8", errors="replace")  # noqa: SIM115  (until close)
     if os.path.samestat(os.fstat(screen.fileno()), expected) and screen.isatty():
         return screen

@@ -1,4 +1,4 @@
-"""A configuration as text, and as what it says: read as DeepSpeed reads it, by the rules of Hjson."""
+"""Read a configuration as DeepSpeed reads it, by the rules of Hjson."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ LARGEST = 10**6  # bytes of a configuration
 
 
 def read(config: str | Path | dict[str, Any]) -> dict[str, Any]:
-    """A configuration from a file, or as it is. Raises UsageError, with line and column, for what cannot be read."""
+    """A configuration from a file, or the dict itself. Raises UsageError, with line and column, if it is unreadable."""
     if isinstance(config, dict):
         return config
     if not isinstance(config, str | Path):
@@ -30,12 +30,12 @@ def text_of(path: str) -> str:
 
 
 def parse(text: str, path: str) -> dict[str, Any]:
-    """JSON, or Hjson: comments by #, // and /* */, commas that are missing at a line's end or one too many."""
+    """Read JSON or Hjson: it may have comments (#, //, /* */), lines without a comma, and a comma too many."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         for name in names:
-            if names.count(name) > 1:  # Python would take the last one without a word
+            if names.count(name) > 1:  # Python would silently take the last one
                 raise UsageError(f"{path}: the key {name!r} stands twice: leave one of them")
         return dict(pairs)
 
@@ -56,7 +56,7 @@ def parse(text: str, path: str) -> dict[str, Any]:
 
 
 def _hjson(error: json.JSONDecodeError) -> Any:
-    """The package that reads what is not strictly JSON; where it is not installed, the error stands."""
+    """The package that reads Hjson. If it is not installed, raises the error, with a hint."""
     try:
         import hjson
     except ImportError:

@@ -1,4 +1,4 @@
-"""The start of `python -m`, until its program handles errors and Ctrl-C itself: if it ends here, it ends in one line.
+"""The start of `python -m`, before its program handles errors and Ctrl-C itself: an early end prints one line.
 
 This module loads no MPI and no NumPy.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from minidist import find_clone, how_to_install, how_to_make
 from minidist.mpi import early_end, environment
 
-LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process with messages of their own
+LEAST = 200_000_000  # bytes of address space: with less, BLAS and MPI end a process with messages of their own
 
 
 def begin(module: str) -> None:
@@ -23,12 +23,12 @@ def begin(module: str) -> None:
 
 
 def leave(*_: Any) -> None:
-    """Ctrl-C: one line, not a traceback of half an import; under mpirun, it ends the job."""
+    """Handle Ctrl-C: one line, not a traceback from the middle of an import; under mpirun, it ends the job."""
     early_end.end_job("minidist: interrupted", early_end.INTERRUPTED)
 
 
 def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
-    """If NumPy, mpi4py, MPI, or memory for them is missing: one line, however many ranks there are, and status 2."""
+    """If NumPy, mpi4py, MPI or memory is missing, print one line, however many ranks there are; exit status 2."""
     unmapped = ("failed to map segment", "annot allocate memory")
     if issubclass(kind, MemoryError) or (
         issubclass(kind, ImportError) and any(text in str(error) for text in unmapped)

@@ -1,4 +1,4 @@
-"""Tables on the screen, in 80 columns if there is no terminal to ask."""
+"""Tables on the screen, 80 columns wide if the terminal's width is unknown."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequ
 
 
 def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
-    """An empty table of rich's, its first columns left-aligned and the others right-aligned."""
+    """An empty rich table, its first columns left-aligned and the others right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -30,7 +30,7 @@ def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
 
 
 def show(title: str, table: Any) -> None:
-    """Print a table of rich's under its title, 80 columns wide if there is no terminal to ask."""
+    """Print a rich table under its title, 80 columns wide if the terminal's width is unknown."""
     from rich.console import Console
 
     for column in table.columns:
@@ -54,5 +54,5 @@ def say(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """With commas between thousands: 1,234,567."""
+    """A number with commas between thousands: 1,234,567."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"

@@ -3,13 +3,13 @@
 import ctypes
 import sys
 
-# Numbers of options in glibc's malloc.h, and the bytes that they are set to. The second's is the most that all versions
-# accept.
+# Each option's number in glibc's malloc.h, and the bytes that it is set to. 32 MB is the most that all versions accept
+# for the second.
 OPTIONS = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 
 
 def keep_freed_memory() -> dict[str, int]:
-    """Do not return the memory of dropped arrays to the operating system; the options that were set, in bytes.
+    """Do not return the memory of dropped arrays to the operating system. Returns the options that were set, in bytes.
 
     A training step makes and drops the same arrays again and again. By default glibc takes large ones from the system
     and gives them back, and the first touch of every page of the next one is a page fault: a fifth of the time of a

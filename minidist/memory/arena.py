@@ -22,7 +22,7 @@ class Block:
 
 @dataclass
 class Course:
-    """What was in an arena within a step. Times are the arena's clock."""
+    """The arrays in an arena during a step. Times are the arena's clock."""
 
     blocks: list[Block] = field(default_factory=list)
     boundaries: list[tuple[int, str]] = field(default_factory=list)  # time, and what ended then
@@ -35,7 +35,7 @@ class Arena:
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
-        self.holes: list[tuple[int, int]] = [(0, capacity or 1 << 62)]  # (start, end), in order, apart from each other
+        self.holes: list[tuple[int, int]] = [(0, capacity or 1 << 62)]  # (start, end), in order, never adjacent
         self.clock = 0  # arrays placed so far
         self.top = 0  # the highest address that was ever in use
         self.here: dict[Block, None] = {}  # in order of birth
@@ -56,7 +56,7 @@ class Arena:
         return None
 
     def free(self, block: Block) -> None:
-        """Its range is a hole again, merged with the adjacent holes."""
+        """Make a block's range a hole again, merged with the adjacent holes."""
         del self.here[block]
         block.gone = self.clock
         if not block.nbytes:
@@ -71,7 +71,7 @@ class Arena:
         self.holes.insert(i, (start, end))
 
     def note_boundary(self, what: str, name: str) -> None:
-        """A boundary, see Pool.mark. At the end of a step, the course of the next one begins."""
+        """Note a boundary, see Pool.mark. At the end of a step, the course of the next one begins."""
         self.course.boundaries.append((self.clock, name))
         if what == "step":
             self.before = self.course

@@ -38,7 +38,7 @@ class ConstantBuffer:
                 self.empty()
 
     def empty(self) -> None:
-        """Sum what the buffer holds."""
+        """Sum the buffer's content over the ranks, and empty it."""
         n = self.filled
         for r in range(1, len(self.rows)):  # pack rows that are not full: they are the chunks to be sent
             self.room[r * n : (r + 1) * n] = self.rows[r, :n]

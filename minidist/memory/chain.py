@@ -31,7 +31,7 @@ class Chain:
         self.kept: list[tuple[Segment, Array]] = []  # with the input of each
 
     def forward(self, segments: Sequence[Segment], x: Array) -> None:
-        """Keep the input of each segment: if that is a layer, all that its backward needs."""
+        """Run segments, and keep the input of each. The backward of a single layer needs nothing else."""
         for segment in segments:
             self.kept.append((segment, x))
             for _ in segment.units:
@@ -39,7 +39,7 @@ class Chain:
                 self.calls += 1
 
     def backward(self, dy: Array) -> Array:
-        """From the gradient of the output: that of the input."""
+        """The gradient of the input, from the gradient `dy` of the output."""
         while self.kept:
             segment, x = self.kept.pop()
             if segment.within:

@@ -111,7 +111,7 @@ class DiskLink(Link):
         self.bandwidth = bandwidth
 
     def copy(self, array: Array, out: Array) -> None:
-        """Raises Stopped if the disk fails."""
+        """Copy between memory and a file. Raises Stopped if the disk fails."""
         if self.bandwidth:
             time.sleep(array.nbytes / self.bandwidth)
         in_file, in_memory, transfer = (
@@ -182,12 +182,12 @@ class Mover:
         }
 
     def kernel_since(self, before: dict[str, int]) -> dict[str, int]:
-        """The same since an earlier count."""
+        """The bytes since an earlier count."""
         return {way: nbytes - before[way] for way, nbytes in self.kernel().items() if way in before}
 
 
 def in_blocks(array: Array, out: Array) -> Iterable[tuple[Array, Array]]:
-    """Corresponding blocks of both."""
+    """Pairs of corresponding blocks of both arrays."""
     step = BLOCK // array.itemsize
     return ((array[start : start + step], out[start : start + step]) for start in range(0, array.size, step))
 
@@ -255,7 +255,7 @@ class Rooms:
 
 
 class Ahead(Generic[T]):
-    """An iterator whose items are made one ahead of their use: making an item starts its transfer."""
+    """An iterator that makes each item one step before its use: making an item starts its transfer."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self.items, self.made = iter(items), deque[T]()

@@ -1,6 +1,6 @@
 """The kernel's account of this process, in /proc: what it reads and writes by system calls, and what is resident.
 
-This project counts nothing of it itself. Without Linux's /proc, OSError is raised.
+The project itself counts none of this. Without Linux's /proc, OSError is raised.
 """
 
 import re
@@ -15,14 +15,14 @@ class Kernel:
     """Bytes that this process, or one of its threads, has read and written so far: files, pipes, terminals, anything.
     Writes through a memory map are not system calls, and not included.
 
-    Looking is also reading: `looked` bytes so far.
+    Asking the kernel is reading, too: `looked` bytes so far.
     """
 
     def __init__(self) -> None:
         self.looked = 0
 
     def io(self, thread: int | None = None) -> tuple[int, int]:
-        """Read and written, before this look. thread: the kernel's id; None: all threads together."""
+        """(bytes read, bytes written) before this call. thread: the kernel's id; None: all threads together."""
         text = Path(PROCESS, "io" if thread is None else f"task/{thread}/io").read_text()
         self.looked += len(text)
         fields = dict(line.split(": ") for line in text.splitlines())
@@ -47,5 +47,5 @@ def pages() -> Pages:
 
 
 def forget_most() -> None:
-    """Start counting the most again."""
+    """Let the kernel count the most from now on."""
     Path(PROCESS, "clear_refs").write_text("5")  # man 5 proc_pid_clear_refs

@@ -1,12 +1,12 @@
-"""A link: what a rank moves from one of its memories to another, counted as a Comm counts messages.
+"""A link moves arrays between two memories of a rank, and counts their bytes as a Comm counts messages.
 
     link = Link(device, host)                                       # a machine's PCIe; or of host and disk
     link.down("gradients", summed, out=flat.grad)                   # from the device's array into the host's
     link.up("parameters", updated, out=flat.param)                  # and from the host's into the device's
 
-The caller makes the room beforehand, in the target's pool. So if an array does not fit there, OutOfMemory is raised
+The caller makes the target array beforehand, in its pool. So if it does not fit there, OutOfMemory is raised
 before anything moves. Bytes are counted by phase and direction. Each move names its phase, because threads may move at
-the same time: what they do over a link touches host and disk, never MPI.
+the same time: over a link they use host and disk, never MPI.
 """
 
 import threading

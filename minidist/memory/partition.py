@@ -14,8 +14,8 @@ Edge = tuple[str, str, int]  # from, to, bytes in a step
 class Partition(NamedTuple):
     """One partition."""
 
-    host: frozenset[str]  # the nodes that are there; the others are on the device
-    moved: int  # bytes over the link in a step: of the edges that it cuts
+    host: frozenset[str]  # the nodes on the host; the others are on the device
+    moved: int  # bytes over the link in a step: those of the edges between host and device
     device: int  # bytes that stay on the device
 
 
@@ -32,8 +32,8 @@ def partitions(sizes: Mapping[str, int], edges: Sequence[Edge], on_device: str) 
 
 
 def best(found: Sequence[Partition]) -> list[Partition]:
-    """Among the partitions that leave less than everything on the device: those that move least, and of these, those
-    that leave least."""
+    """Of the partitions that leave less than everything on the device, those that move the fewest bytes; among these,
+    those that leave the fewest bytes."""
     everything = max(partition.device for partition in found)
     offloading = [partition for partition in found if partition.device < everything]
     cheapest = [each for each in offloading if each.moved == min(other.moved for other in offloading)]

@@ -32,7 +32,7 @@ class History:
     boundaries: list[tuple[int, str, str]] = field(default_factory=list)  # (states before it, what ended, its name)
 
     def intervals(self) -> list[tuple[int, int, str]]:
-        """From boundary to boundary: the first state, the one after the last, and the name of what ends there. For a
+        """(first state, last state + 1, name of what ends) for each interval from boundary to boundary. For a
         pipeline, the ends of units are not drawn: its instructions are the boundaries."""
         staged = any(what == "instruction" for _, what, _ in self.boundaries)
         drawn = [(end, name) for end, what, name in self.boundaries if what == "instruction" or not staged]
@@ -40,7 +40,7 @@ class History:
         return [(start, end, name) for start, (end, name) in zip(starts, drawn, strict=False)]
 
     def curve(self) -> tuple[list[float], list[tuple[int, ...]]]:
-        """Where each state begins, with every interval 1 wide, and the states."""
+        """(places, states): where each state begins, with every interval 1 wide, and the states."""
         places, states = [], []
         for i, (start, end, _) in enumerate(self.intervals()):
             places += [i + j / (end - start) for j in range(end - start)]
@@ -62,14 +62,14 @@ class Recorder:
             self.histories[each.name].states.append(tuple(held[kind] for kind in KINDS))
 
     def note_boundary(self, pool: Pool, what: str, name: str) -> None:
-        self.changed(pool)  # what has been freed since the last array came
+        self.changed(pool)  # notes what was freed since the last array came
         for history in self.histories.values():
             history.boundaries.append((len(history.states), what, name))
 
 
 @contextmanager
 def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
-    """Records what happens in a rank's pools inside the block: a history for each, by name."""
+    """Record a rank's pools inside the block. Yields a history for each, by name."""
     recorder = Recorder(pools, {pool.name: History() for pool in pools})
     recorder.changed(pools[0])
     for pool in pools:
@@ -90,7 +90,7 @@ def check(option: str, path: str) -> None:
 
 
 def format_of(path: str) -> str:
-    """By the file's name."""
+    """The format, by the file's name."""
     return Path(path).suffix.removeprefix(".").lower()
 
 
@@ -157,9 +157,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
-    """Where each array of a step lay in an arena, and when: for the last complete step, or if the run has `failed` for
-    the step under way, with the reason. The horizontal axis has the arrays, equally spaced, in the order in which they
-    came. The format is one of FORMATS."""
+    """Draw where each array of a step lay in an arena, and when: for the last complete step, or, if the run has
+    `failed` (the reason), for the step under way. The horizontal axis has the arrays, equally spaced, in order of
+    arrival. The format is one of FORMATS."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -78,7 +78,7 @@ class Known(weakref.ref):
 class Pool:
     """One memory of a rank.
 
-    capacity: bytes that fit, workspace apart; None: any number.
+    capacity: bytes that fit, not counting workspace; None: any number.
     joint: groups of kinds, by name, whose joint peak is wanted. Peaks of kinds do not add up: they come at different
     moments.
     `beside`: another pool of the same rank; errors take from it what the rank is doing.
@@ -127,7 +127,7 @@ class Pool:
                 self._known[key] = known = Known(owner, self._dead.append)
                 known.key, known.kind, known.nbytes, known.block = key, kind, nbytes, block
             elif rename and known.kind != kind:
-                if known.kind == "workspace":  # other kinds fit already
+                if known.kind == "workspace":  # the other kinds count already
                     self._check(kind, known.nbytes)
                 self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
@@ -176,7 +176,7 @@ class Pool:
 
     @property
     def peak(self) -> dict[str, int]:
-        """The same, at their peaks."""
+        """The peak of each of these sums."""
         return {name: total.peak for name, total in self._sums.items()}
 
     def mark(self, what: str, name: str) -> None:
@@ -185,7 +185,7 @@ class Pool:
             watcher.note_boundary(self, what, name)
         if self.arena:
             with self._lock:
-                self._bury()  # what went before the boundary
+                self._bury()  # arrays that went before the boundary
             self.arena.note_boundary(what, name)
 
     # ---- accounts; the lock is held ---------------------------------------------------------------------------------

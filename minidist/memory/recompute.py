@@ -1,15 +1,15 @@
 """Activation checkpointing: which layers keep what their backward needs, and which keep an input and run again.
 
 Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv 1604.06174: O(√n) memory for n
-layers at the price of one more forward, O(log n) at that of O(n log n). This file divides layers into segments; any
-engine can run them.
+layers costs one more forward; O(log n) memory costs O(n log n) forwards of layers. This file divides layers
+into segments; any engine can run them.
 
     none        each layer keeps its activations until its backward
     selective   likewise, except the core of attention, which each layer runs again (`nn/layers.py`: Attention)
     every:K     only the first input of K layers is kept, and they run again together: n/K inputs, K layers at a time
     full        every:1
     sqrt        every:K with the K for which K + n/K is least: √n
-    log         the first half keeps its input and runs again, itself in halves; the second half is halved at once
+    log         the first half keeps its input and runs again, divided likewise; the second half is halved at once
 """
 
 import math
@@ -59,7 +59,7 @@ def interval(policy: str, n: int) -> int:
 
 
 def again(segments: Sequence[Segment]) -> int:
-    """How many layers' forwards the backward runs again."""
+    """The number of layer forwards that the backward runs again."""
     return sum(len(segment.units) + again(segment.within) for segment in segments if segment.within)
 
 
@@ -70,7 +70,7 @@ class Turn(NamedTuple):
     """One run of a unit in a pass."""
 
     unit: Any
-    what: str  # it runs forward, backward, or again: forward once more for a backward
+    what: str  # "forward", "backward", or "again": forward once more for a backward
     cost: int  # a forward costs 1
 
 
@@ -85,7 +85,7 @@ def way_back(segment: Segment) -> list[Turn]:
 
 
 def list_gathers(turns: Iterable[Turn]) -> Iterator[Any]:
-    """What is gathered in a pass, in order: once for all its readers, and once more for recomputation."""
+    """The Flats that a pass gathers, in order: each once for all its readers, and once more for each recomputation."""
     here: set[Any] = set()
     for turn in turns:
         for flat in turn.unit.reads:

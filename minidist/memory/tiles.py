@@ -1,9 +1,9 @@
 """Memory-centric tiling: a linear layer that is computed tile by tile (ZeRO-Infinity, section 5.1.3).
 
 A unit must be whole while it computes, however many ranks share it. For a layer of h inputs and 4h outputs that is 8h²
-bytes of weights and 8h² of their gradients, at two bytes each. Cut by outputs into t tiles, which come when they are
-needed and go afterwards, the layer needs t times less. Results are the same, except for the order of sums. So in the
-same memory, a layer may be √t times as wide. (Its inputs and outputs are not divided.)
+bytes of weights and 8h² of their gradients, at two bytes each. If the layer is cut by outputs into t tiles, and each is
+fetched when needed and dropped afterwards, it needs t times less. Results are the same, except for the order of sums.
+So in the same memory, a layer may be √t times as wide. (Its inputs and outputs are not divided.)
 """
 
 from collections.abc import Callable

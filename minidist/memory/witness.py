@@ -37,7 +37,7 @@ class Witness:
         self.peak = self.pool_peak = 0  # bytes of arrays, by either account
         self.within = ""  # the boundary before which NumPy's account was at its peak
         self.pythons = 0  # the most bytes of Python's own objects, since tracing began
-        self._most = 0  # that the pools have held since the last boundary
+        self._most = 0  # bytes that the pools have held since the last boundary
         tracemalloc.reset_peak()
         for pool in pools:
             pool.watchers.append(self)
@@ -83,8 +83,8 @@ class Witness:
 
 
 def begin() -> kernel.Pages | None:
-    """Start tracing NumPy's arrays; existing ones do not count. Returns the process's pages now, and has the kernel
-    start its peak again; None if the kernel keeps no such count."""
+    """Start tracing NumPy's arrays; existing ones do not count. Resets the kernel's peak, and returns the process's
+    pages now; None if the kernel keeps no such count."""
     tracemalloc.start()
     tracemalloc.clear_traces()
     try:

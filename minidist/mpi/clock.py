@@ -18,26 +18,26 @@ import math
 
 
 class Clock:
-    """One rank's time, in whatever unit the costs of work and the latency are. bandwidth: bytes to a unit of time."""
+    """One rank's time, in the same unit as the costs of work and the latency. bandwidth: bytes per unit of time."""
 
     def __init__(self, latency: float = 0.0, bandwidth: float = math.inf) -> None:
         self.now = 0.0
-        self.channel = 0.0  # when all started messages are through
+        self.channel = 0.0  # when the last started message arrives
         self.latency, self.bandwidth = latency, bandwidth
 
     def work(self, cost: float) -> None:
-        """Be busy for `cost`."""
+        """Work for `cost` units of time."""
         self.now += cost
 
     def receive(self, sent: float, nbytes: int = 0) -> None:
-        """This rank has waited for a message of `nbytes` that was sent at the sender's time `sent`."""
+        """Wait for a message of `nbytes` that was sent at the sender's time `sent`."""
         self.wait(sent + self.latency + nbytes / self.bandwidth)
 
     def start(self, nbytes: int) -> float:
-        """Send `nbytes` without waiting; the time at which they will be through."""
+        """Start sending `nbytes`, without waiting. Returns the time at which they arrive."""
         self.channel = max(self.channel, self.now) + self.latency + nbytes / self.bandwidth
         return self.channel
 
     def wait(self, until: float) -> None:
-        """Do nothing before `until`."""
+        """Wait until `until`, unless it is later already."""
         self.now = max(self.now, until)

@@ -1,8 +1,8 @@
 """The wire. Every byte that leaves a rank leaves through a `Comm`, and is counted where it leaves.
 
 A Comm uses one communicator of a transport, MPI or another (see `minidist.mpi.port`), and offers point-to-point
-messages of NumPy arrays. Collectives are written on top of them (see `minidist.ring`), because nobody can see which
-algorithm a library's own collective chooses. The sender counts the payload, by phase and by peer. Control traffic
+messages of NumPy arrays. Collectives are written on top of them (see `minidist.ring`), because a library does not
+show which algorithm its own collective chooses. The sender counts the payload, by phase and by peer. Control traffic
 (results, checks, loss values for the progress bar) travels separately, and is counted separately.
 
 MPI itself would silently deliver a float32 message into a float64 buffer. Here each message carries its dtype and its
@@ -48,13 +48,13 @@ class Ledger:
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, counted on arrival: independent of the sender's count
-        # World rank -> messages of payload that have ever been sent to it, and that have ever arrived from it.
+        # World rank -> payload messages ever sent to it, and ever received from it.
         self.set_out: defaultdict[int, int] = defaultdict(int)
         self.arrived: defaultdict[int, int] = defaultdict(int)
         self.open_requests: list[Request] = []
-        self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
+        self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # (call, its Comm, ranks of this Comm)
         self.waits = 0  # how many times this process has begun to wait
-        self._before: Counter[tuple[str, str, int, str]] = Counter()  # until the last reset, as `ever` has it
+        self._before: Counter[tuple[str, str, int, str]] = Counter()  # counts before the last reset
 
     def count(self, peer: int, nbytes: int) -> None:
         key = self.phase, peer
@@ -126,7 +126,7 @@ class Request:
 
     def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: Handle) -> None:
         self.comm, self.kind, self.peer, self.array, self.handle = comm, kind, peer, array, handle
-        self.phase, self.where = comm.ledger.phase, caller(3)  # who called isend or irecv
+        self.phase, self.where = comm.ledger.phase, caller(3)  # the line that called isend or irecv
         comm.ledger.open_requests.append(self)
 
     def wait(self) -> None:
@@ -139,7 +139,7 @@ class Request:
             self.comm._check(self.array, self.peer, arrival)
 
     def done(self) -> bool:
-        """Whether the message is through, without waiting for it; if it is, this was the wait()."""
+        """Whether the message is complete; never waits. If it is, the request counts as waited for."""
         if self in self.comm.ledger.open_requests and not self.comm._port.done(self.handle):
             return False
         self.wait()
@@ -211,7 +211,7 @@ class Comm:
         self._posted.append(self._port.isend(buffer, dest, tag))
 
     def flush(self) -> None:
-        """Return when all posted messages have been taken, or no longer need this process."""
+        """Return when each posted message has been received, or no longer needs this process."""
         for handle in self._posted:
             self._port.wait(handle)
         self._posted = []
@@ -221,7 +221,7 @@ class Comm:
     @contextmanager
     def phase(self, name: str, leave_open: bool = False) -> Iterator[None]:
         """Count what is sent inside the block under `name`. A request that is started inside must be waited for inside,
-        unless it may be left open: then at the latest when the rank ends."""
+        or, with leave_open, before the rank ends."""
         outer, already_open = self.ledger.phase, list(self.ledger.open_requests)
         self.ledger.phase = name
         try:
@@ -277,12 +277,12 @@ class Comm:
     # ---- what every message goes through ----------------------------------------------------------------------------
 
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[np.ndarray, int]:
-        """The array that the port is to send, and its tag; counts it."""
+        """Check and count a message. Returns the array that the port sends, and its tag."""
         if not isinstance(array, np.ndarray):
             raise self._no_array("send", array)
         try:
             known = 0 <= dest < self.size
-        except (TypeError, ValueError):  # an array, where the arguments have another order
+        except (TypeError, ValueError):  # an array, if the arguments are in another order
             known = False
         if not known:
             raise self._no_such_rank("send to", dest)
@@ -322,7 +322,7 @@ class Comm:
         return array.reshape(-1).view(np.uint8)
 
     def _check_overlap(self, array: np.ndarray, verb: str, *kinds: str) -> None:
-        """Memory belongs to the port while a request on it is open: MPI would silently move what is there then."""
+        """Raise CommError if an open request uses this memory. MPI would say nothing, and move its current content."""
         for request in self.ledger.open_requests:
             if request.kind in kinds and np.may_share_memory(array, request.array):
                 raise CommError(
@@ -348,7 +348,7 @@ class Comm:
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
-        """Compare what was sent, by the sender's tag, with what `out` expects."""
+        """Count an arrival. Raises CommError unless its tag and length are those that `out` expects."""
         tag, nbytes = arrival
         self.ledger.received += nbytes
         self.ledger.arrived[self.world_ranks[source]] += 1
@@ -362,7 +362,7 @@ class Comm:
         )
 
     def _wait(self, what: str, peers: Sequence[int], call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the port, and note for the launcher's report on a hang what this rank is blocked in."""
+        """Call the port. Meanwhile the ledger says what this rank waits for, so that a hang can be explained."""
         ledger = self.ledger
         ledger.waits += 1
         ledger.waiting = (what, self, peers)
@@ -381,7 +381,7 @@ def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
 
 
 def described(tag: int) -> tuple[str, int]:
-    """The dtype's name and the number of elements (or more, if it is the limit) that a tag stands for."""
+    """The dtype's name and the number of elements in a tag. The limit stands for that many or more."""
     return DTYPES[tag & (1 << CODE_BITS) - 1], tag >> CODE_BITS
 
 

@@ -24,7 +24,7 @@ def end_job(line: str, status: int) -> NoReturn:
 
 
 def say_last(line: str) -> None:
-    """Return when mpirun has the line. The first rank of a machine to come here speaks for all that do."""
+    """Print the line; returns when mpirun has it. Of several ranks of a machine, the first one here prints for all."""
     be_first_to_fail()
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
@@ -35,9 +35,9 @@ def say_last(line: str) -> None:
 def be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
-    The lock is on a folder that every rank of this machine can see. It is never released explicitly: it goes when Abort
-    ends this process, usually 0.2 s later, and may go before Abort has ended the others. So the second one waits,
-    even when the lock is free again. A rank of another job that fails just then is delayed, not silenced.
+    The lock is on a folder that every rank of this machine can see. The system releases it when Abort ends this
+    process, usually 0.2 s later. Abort may end the others only after that, so they wait even when the lock is free
+    again. If a rank of another job fails just then, its message comes later, but it comes.
     """
     try:
         folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
@@ -55,7 +55,7 @@ def abort(status: int) -> NoReturn:
 
 
 def wait_until_read(pipe: int) -> None:
-    """mpirun reads the ranks' output through pipes, and loses what is still in one of them when a job is aborted."""
+    """Wait until mpirun has read the output in this pipe, 0.3 s at most. An abort would lose the unread part."""
     unread, give_up = bytearray(4), time.monotonic() + 0.3
     with suppress(OSError):  # a file that is no pipe may lack FIONREAD, and loses nothing
         while time.monotonic() < give_up:

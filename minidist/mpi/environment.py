@@ -43,7 +43,7 @@ def local_ranks() -> int:
 
 
 def check() -> None:
-    """Raise UsageError if a variable that a launcher should have set is no number."""
+    """Raise UsageError if a variable of a launcher is not a number."""
     for name in (*RANK, *RANKS, *LOCAL_RANK, *LOCAL_RANKS):
         text = os.environ.get(name)
         if text and not text.isdecimal():

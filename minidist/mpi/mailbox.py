@@ -27,30 +27,30 @@ class Mail(NamedTuple):
     payload: np.ndarray | None
 
 
-UNDER_WAY = 4  # messages to a rank that MPI carries at a time: it has room for 64 from a process to all others
+UNDER_WAY = 4  # messages to one rank that MPI gets at a time: it has room for 64 from a process to all others
 
 
 class Mailbox:
-    """Every rank has one of each number: `post` puts a message into another rank's, `poll` looks into the rank's own.
+    """Every rank has one mailbox per number. `post` puts a message into another rank's; `poll` looks into this rank's.
 
     Messages of one rank arrive in the order in which it posted them, except that one with a payload arrives when all of
-    it is here. Sends are synchronous: a message is delivered when its receiver has taken it, not when it lies in some
-    buffer of MPI. So no message of a job can turn up in the next one. All ranks make the same mailboxes; those that are
-    in use at the same time have different numbers.
+    its payload has. Sends are synchronous: a message is delivered when its receiver has taken it, not when it lies
+    in a buffer of MPI. So no message of a job can turn up in the next one. All ranks make the same mailboxes; those in
+    use at the same time have different numbers.
 
-    If a rank does not look into its mailbox, its senders can still reach the other ranks. What it has not taken waits
-    at the sender, and leaves a few messages at a time, at the next `post`, `poll` or `push`.
+    If a rank does not look into its mailbox, its senders can still reach the other ranks. Messages that it has not
+    taken wait at the sender, which sends a few at a time, at the next `post`, `poll` or `push`.
     """
 
     def __init__(self, comm: Comm, number: int) -> None:
         self.comm, self.port, self.number = comm, comm._port, number
-        self.own: deque[Mail] = deque()  # posted to this rank itself
+        self.own: deque[Mail] = deque()  # messages that this rank posted to itself
         self.waiting: dict[int, deque[tuple[bytes, np.ndarray | None]]] = {}  # for each rank, in the order of posting
         self.sending: dict[int, list[Handle]] = {}
         self.receiving: list[tuple[Handle, Mail]] = []  # payloads under way
 
     def post(self, dest: int, message: Any, payload: np.ndarray | None = None) -> None:
-        """Send; returns at once. A payload must not change until nothing is `pending`."""
+        """Send; returns at once. The payload must not change until `pending` is empty."""
         if dest == self.comm.rank:
             self.own.append(Mail(dest, message, payload))
             return
@@ -65,7 +65,7 @@ class Mailbox:
         self.push()
 
     def push(self) -> None:
-        """Forget what has been delivered, and send on what waits."""
+        """Forget delivered messages, and send waiting ones."""
         for dest, waiting in self.waiting.items():
             sending = self.sending[dest] = self.port.unfinished(self.sending.get(dest, []))
             while waiting and len(sending) < UNDER_WAY:
@@ -95,7 +95,7 @@ class Mailbox:
         return None
 
     def pending(self) -> set[int]:
-        """The ranks that have not taken all messages posted to them, or whose payload is on its way here."""
+        """The ranks that have not taken all messages posted to them, or whose payloads are on their way here."""
         self.push()
         return {dest for dest, handles in self.sending.items() if handles} | {mail.source for _, mail in self.receiving}
 

@@ -1,5 +1,4 @@
-"""Standard output that may be closed, a disk that may be full, a terminal that may know no Greek: none of them ends
-the work."""
+"""Output that never ends the work: not if stdout is closed, a disk is full, or a terminal has no Greek letters."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
@@ -12,8 +11,8 @@ import sys
 import traceback
 import unicodedata
 
-LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
-_lost_files: list[str] = []  # of this program: between guard and verdict
+LOST = 74  # exit status if standard output, or a file, could not be written completely: EX_IOERR of sysexits.h
+_lost_files: list[str] = []  # that could not be written, since `guard`
 
 # Replacements for characters that an output's encoding (ASCII, Latin-1) lacks.
 STAND_INS = {
@@ -46,13 +45,13 @@ codecs.register_error(STAND_IN, stand_in)
 
 
 def as_shown(text: str) -> str:
-    """A text with its replacements, to know its width on the screen."""
+    """A text as the screen shows it, with replacements: its width may differ."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a notebook's
     return text.encode(encoding, STAND_IN).decode(encoding)
 
 
 class Output(io.TextIOWrapper):
-    """A text stream that drops what its file refuses, and remembers why. If the reader has left, it raises instead."""
+    """A text stream that drops what cannot be written, and remembers why. If its reader has left, it raises."""
 
     failure: OSError | None = None
 
@@ -75,17 +74,17 @@ class Output(io.TextIOWrapper):
 
     def _drop(self, error: OSError) -> None:
         self.failure = self.failure or error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is in buffers, and is still to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for the rest, in buffers and to come
 
 
 def guard() -> None:
-    """Make sys.stdout and sys.stderr such streams, which can encode all text; closed ones become silent."""
+    """Make sys.stdout and sys.stderr such streams, which can encode any text. If one is closed, its text is dropped."""
     _lost_files.clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
-        elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # nobody is capturing it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (open until the end)
+        elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # not captured
             settings = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
             setattr(sys, name, Output(stream.buffer, errors=STAND_IN, **settings))
 
@@ -98,7 +97,7 @@ def reason(error: OSError) -> str:
 
 
 def lost(path: str, error: OSError) -> None:
-    """A file could not be written: a line on stderr now, the exit status at the end, and all other work is done."""
+    """Report a file that could not be written: a line on stderr now, exit status LOST at the end. The work goes on."""
     _lost_files.append(path)
     print(f"minidist: error: cannot write {path}: {reason(error)}", file=sys.stderr)
 
@@ -124,8 +123,8 @@ def no_memory(error: BaseException) -> str:
 
 
 def verdict(status: int) -> int:
-    """The exit status of a program that would end with `status`: another one, and a line on stderr, if part of its
-    output is lost."""
+    """The exit status of a program that would end with `status`: LOST instead of 0 if any output is lost. If that is
+    standard output, a line on stderr says so."""
     failure = getattr(sys.stdout, "failure", None)
     if failure is None:
         return status or (LOST if _lost_files else 0)

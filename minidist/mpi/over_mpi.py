@@ -33,11 +33,11 @@ def refuse_another_launcher() -> None:
 
 
 refuse_another_launcher()
-MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on nothing is left of it, see shm.py
+MPI.COMM_WORLD.Barrier()  # every rank has opened the segment, so its name can go: see shm.py
 shm.unlink()
 
 BYTE = MPI.BYTE
-LOOK = 12e-6  # seconds, about, to look whether a message is there
+LOOK = 12e-6  # about how many seconds a look for a message takes
 
 
 class MPIPort:
@@ -115,7 +115,7 @@ class MPIPort:
         return taken(matched, status)
 
     def pause(self) -> None:
-        """Before looking again: let another rank of this core work."""
+        """Let another rank of this core work before the next look."""
         os.sched_yield()
 
     # ---- letters: synchronous, so that uncollected ones do not lie in some buffer of MPI until the next job ----------
@@ -136,8 +136,8 @@ class MPIPort:
 
 
 class CrowdedPort(MPIPort):
-    """The same for many ranks per core: MPI's own waiting would keep the core too long. On 2 cores, a ZeRO-3 step takes
-    half the time on 16 ranks this way, and a third on 64; on 4 it would be a little slower."""
+    """The same for many ranks per core, where MPI's own waiting occupies the core for too long. On 2 cores, a ZeRO-3
+    step takes half the time with 16 ranks and a third with 64; with 4 ranks it would take a little longer."""
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> None:
         self.wait(self.isend(array, dest, tag))
@@ -159,7 +159,7 @@ class CrowdedPort(MPIPort):
         return super().split(color, key)
 
     def pause(self) -> None:
-        """Sleep, so that polling takes only part of the core: with yielding alone, 16 ranks take half as long again."""
+        """Sleep, so that polling takes only part of the core: with yields alone, 16 ranks take 1.5 times as long."""
         time.sleep(LOOK * CROWD)
 
     def wait(self, handle: MPI.Request) -> Arrival:
@@ -173,14 +173,14 @@ class CrowdedPort(MPIPort):
 
 
 def truncated(error: MPI.Exception, status: MPI.Status) -> Arrival:
-    """The arrival, if the error is that it was too long for its array. MPI does not say how long it was."""
+    """The arrival of a message too long for its array; raises other errors. MPI does not say how long it was."""
     if error.Get_error_class() != MPI.ERR_TRUNCATE:
         raise error
     return status.Get_tag(), TOO_LONG
 
 
 def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
-    """The bytes of a message that a probe has found."""
+    """Receive a message that a probe has found."""
     message = bytearray(status.Get_count())
     matched.Recv([message, BYTE])
     return message

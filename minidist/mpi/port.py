@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 Handle = Any  # a send or receive under way; it keeps its array alive
-Arrival = tuple[int, int]  # of a message: (the tag that its sender gave it, its bytes: TOO_LONG if they found no room)
+Arrival = tuple[int, int]  # (tag that the sender gave the message, its bytes; TOO_LONG if they did not fit)
 TOO_LONG = -1
 
 
 class Port(Protocol):
-    """Moves bytes between rank `rank` and the `size` ranks of a communicator, for each pair in the order of sending.
+    """Moves bytes between this rank and the ranks of a communicator. Messages of a pair arrive in the order sent.
 
     Arrays are C-contiguous and of one of NumPy's own dtypes: the port moves their bytes, whatever they mean. It knows
     no dtype and no phase, checks nothing and counts nothing. A message carries a tag along with its bytes: a number
@@ -35,7 +35,7 @@ class Port(Protocol):
         """Fill `out` with the next message from `source`, which may be shorter."""
 
     def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
-        """Both at the same time."""
+        """Send and receive at the same time."""
 
     def isend(self, array: np.ndarray, dest: int, tag: int) -> Handle:
         """Start a send."""
@@ -44,16 +44,16 @@ class Port(Protocol):
         """Start a receive."""
 
     def wait(self, handle: Handle) -> Arrival:
-        """Return when it is through; for a send, the returned value means nothing."""
+        """Return when it is complete; for a send, the returned value means nothing."""
 
     def done(self, handle: Handle) -> bool:
         """Whether `wait` would return at once."""
 
     def unfinished(self, handles: list[Handle]) -> list[Handle]:
-        """The sends and letters that are not through yet. This call was the wait for the others."""
+        """The sends and letters that are not complete yet. The others count as waited for."""
 
     def probe(self) -> int | None:
-        """A rank from which a message is waiting that no receive has been started for, or None."""
+        """A rank from which a message has come for which no receive was started; None if there is none."""
 
     # ---- groups -----------------------------------------------------------------------------------------------------
 
@@ -74,13 +74,13 @@ class Port(Protocol):
     # ---- letters: control for a rank that does not know which rank writes next; different boxes never mix ------------
 
     def post(self, letter: bytes, dest: int, box: int) -> Handle:
-        """Start sending a letter, which is through when its receiver has collected it."""
+        """Start sending a letter, which is complete when its receiver has collected it."""
 
     def collect(self, box: int) -> tuple[int, bytes | bytearray] | None:
-        """The next letter and who wrote it, or None. Never blocks."""
+        """(sender, letter) of the next letter, or None. Never blocks."""
 
     def enclose(self, array: np.ndarray, dest: int, box: int) -> Handle:
-        """Start sending a letter's payload; it is through when its receiver takes it."""
+        """Start sending a letter's payload, which is complete when its receiver takes it."""
 
     def extract(self, out: np.ndarray, source: int, box: int) -> Handle:
         """Start receiving a letter's payload from `source`."""

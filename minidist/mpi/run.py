@@ -9,7 +9,7 @@ the others wait for its messages forever. `run` handles the four ways in which a
                                    the whole job is aborted with status 1, or for a UsageError with 2
     Ctrl-C                         one line, and status 130
 
-A fifth way is beyond any program: a rank is killed, usually because memory ran out, or a library ends it. Then mpirun
+A fifth way is out of the rank's hands: it is killed, usually because memory ran out, or a library ends it. mpirun then
 names the signal at most, but not the rank. So every rank is forked from a process that waits for it and reports its
 end. That process also watches for a sixth way: a rank that is stopped and never goes on (stops.py).
 """
@@ -46,7 +46,7 @@ MACHINERY = (*(str(PACKAGE / room) for room in ROOMS), os.path.dirname(importlib
 AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes what it has sent, at its end: claims/audit.py
 
 STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process that forked it
-_parent: list[int] = []  # the pipe for them, if it was forked
+_parent: list[int] = []  # the pipe to that process, if there is one
 
 THREADS = 3.0  # seconds that a program's remaining threads get when the job is done
 
@@ -99,7 +99,7 @@ def run(
             sys.stderr.write(f"{text}\n")
         finally:
             abort(2 if isinstance(error, UsageError | MemoryError) else 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python would die of it while it takes itself down
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
     MPI.Finalize()
     _tell_parent(ENDED)
     last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])
@@ -166,8 +166,8 @@ def check_environment() -> None:
 
 
 def explain(error: BaseException) -> str:
-    """The traceback of `error` below this room's own frames; for sys.exit, a sentence with the calling line. An error
-    that the user can fix explains itself."""
+    """The traceback of `error` without MACHINERY's frames at its top; for sys.exit, a sentence with the calling line.
+    For an error that the user can fix, its message is enough."""
     if isinstance(error, Stopped):
         return str(error)
     if isinstance(error, SystemExit):
@@ -184,7 +184,7 @@ def explain(error: BaseException) -> str:
 
 
 def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
-    """Return in a child of this process, which becomes the rank. This process stays, to report how the rank ends (which
+    """Fork, and return in the child, which becomes the rank. This process stays, to report how the rank ends (which
     signal killed it, for example), and which ranks are stopped. The rank sends STARTED when it handles Ctrl-C itself.
     Until then it may be inside MPI's Init, where no Python handler ever runs, so this process ends the job.
 
@@ -202,7 +202,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
         os.close(words)
         _parent.append(to_parent)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before that
+        if os.getppid() != parent:  # it died before the prctl
             os._exit(1)
         return
 
@@ -233,11 +233,11 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
         with suppress(OSError):
             os.write(2, f"{line}\n".encode())
         wait_until_read(2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core is enough
-        with suppress(OSError):  # SIGKILL has nothing else
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
+        with suppress(OSError):  # SIGKILL only has its default action
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    with suppress(BlockingIOError):  # it has said nothing, and left the pipe to others
+    with suppress(BlockingIOError):  # nothing in the pipe, which other processes still hold
         if os.read(words, 100) == STARTED:
             why = "its program called os._exit, or a library ended it"
             end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
@@ -255,6 +255,6 @@ def abort(status: int = 1) -> NoReturn:
     wait_until_read(1)
     wait_until_read(2)
     _tell_parent(ENDED)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would print another line
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

@@ -42,7 +42,7 @@ def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
 
 
 def of(process: int | str) -> set[str]:
-    """All segments that a process has open; it is about to be killed."""
+    """All segments, MPICH's and UCX's, that a process has open: to be removed once it is killed."""
     return segments(process) | segments(process, UCX)
 
 
@@ -52,7 +52,7 @@ def unlink() -> None:
 
 
 def files(user: int | None = None) -> dict[str, int]:
-    """{path: bytes} of the files in /dev/shm: a user's, or all."""
+    """{path: bytes} of a user's files in /dev/shm; None: of all users'."""
     found = {}
     for file in os.scandir(FOLDER):
         with suppress(OSError):  # it is gone
@@ -63,8 +63,8 @@ def files(user: int | None = None) -> dict[str, int]:
 
 
 def orphans() -> dict[str, int]:
-    """{path: bytes} of this user's segments of MPICH and UCX that no process seems to have open: this process cannot
-    see other containers that share them."""
+    """{path: bytes} of this user's segments of MPICH and UCX that no visible process has open. Processes of
+    other containers that share /dev/shm are not visible."""
     mine = {path: size for path, size in files(os.getuid()).items() if path.startswith((OWN, UCX))}
     for process in filter(str.isdigit, os.listdir("/proc")) if mine else ():
         for path in segments(process, f"{FOLDER}/"):
@@ -73,7 +73,7 @@ def orphans() -> dict[str, int]:
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Remove these segments, where they are still there."""
+    """Remove these segments, if they still exist."""
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
@@ -93,7 +93,7 @@ def stopped(groups: Iterable[int]) -> set[str]:
 
 
 def space() -> tuple[int, int]:
-    """(bytes in all, bytes that are free) in /dev/shm. OSError if there is none."""
+    """(total bytes, free bytes) of /dev/shm. Raises OSError if it does not exist."""
     found = os.statvfs(FOLDER)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -112,7 +112,7 @@ def room(ranks: int) -> int:
 def shortage(ranks: int, share: int | None = None) -> str:
     """Why `ranks` ranks do not fit, in a sentence; "" if they do, or if that is unknown.
 
-    share: bytes that must be free now, if other ranks may already have taken their part; by default what all take.
+    share: bytes that must be free now, if other ranks may already have taken their part; by default what all need.
     """
     needed = room(ranks)
     with suppress(OSError):
@@ -124,7 +124,7 @@ def shortage(ranks: int, share: int | None = None) -> str:
 
 
 def refuse() -> None:
-    """For a rank that is about to start MPI: end with a line and status 2 if there is no room."""
+    """End the job with a line and status 2 if there is no room. A rank calls this before it starts MPI."""
     try:
         ranks = environment.local_ranks()
         reason = shortage(ranks, SHARE) if environment.rank() is not None else ""

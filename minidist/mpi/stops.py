@@ -4,7 +4,8 @@ The processes behind the ranks (run.py) watch. They run no MPI, and live from be
 left. Twice a second, each asks the kernel; the first one that runs handles all ranks of the machine. So a rank that
 computes for long is never suspected, ranks spend no time on this, and nothing is written anywhere.
 
-A watcher measures time by its own looks: while it was stopped itself, or the machine slept, no time has passed.
+A watcher adds up the time between its looks, 1 s at most for each: time in which the watcher itself was stopped, or the
+machine slept, does not count.
 """
 
 import argparse
@@ -47,13 +48,13 @@ class Watch:
         self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
         self.launcher, self.looked = os.getppid(), time.monotonic()
         self.size = environment.ranks()
-        self.ranks = {os.getpid(): rank}  # of each process of this machine that mpirun has started
-        self.silent: dict[int, float] = {}  # seconds since which a rank has been stopped
+        self.ranks = {os.getpid(): rank}  # of each process that mpirun started on this machine
+        self.silent: dict[int, float] = {}  # rank -> seconds for which it has been stopped
         self.told: set[int] = set()
-        self.has_left = False  # our own rank
+        self.has_left = False  # whether our own rank has
 
     def begin(self) -> None:
-        """Start looking, whatever the main thread waits for."""
+        """Start looking, even while the main thread waits."""
         signal.signal(signal.SIGALRM, lambda *_: self.look())
         signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
 
@@ -81,15 +82,15 @@ class Watch:
             self.told.discard(rank)
         for rank in stopped:
             self.silent[rank] = self.silent[rank] + passed if rank in self.silent else 0.0
-        may_end = self.timeout > 0 and len(stopped) != self.size  # a job of which no rank runs is suspended, and waits
+        may_end = self.timeout > 0 and len(stopped) != self.size  # if no rank runs, the job is suspended, and waits
         self.tell(seen, may_end)
         late = [rank for rank, seconds in self.silent.items() if seconds >= self.timeout]
         if may_end and late:
             self.end(late)
 
     def see(self) -> dict[int, list[int]]:
-        """The stopped processes of each rank: of all ranks of this machine, or only of those before the first one whose
-        watcher runs, which handles the others."""
+        """The stopped processes of each rank of this machine. If the watcher of a lower rank runs, only of the ranks
+        below that one: its watcher handles the others."""
         known, started = self.ranks, children(self.launcher)
         found = {process: known[process] if process in known else rank_of(process) for process in started}
         self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
@@ -101,7 +102,7 @@ class Watch:
         return seen
 
     def tell(self, seen: dict[int, list[int]], may_end: bool) -> None:
-        """Report a lasting silence once."""
+        """Report each rank that has been stopped for long, once."""
         after = min(SAID, self.timeout / 2 or SAID)
         if new := [rank for rank, seconds in self.silent.items() if seconds >= after and rank not in self.told]:
             processes = " ".join(str(process) for rank in new for process in seen[rank])
@@ -112,16 +113,16 @@ class Watch:
     def end(self, ranks: list[int]) -> NoReturn:
         """End the job because of these ranks."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
+        stop([process for process in self.ranks if process != os.getpid()])  # one may be about to fork its rank
         take_names(list(self.ranks))
         say_last(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)")
-        if self.has_left:  # then mpirun does not listen to us any more, but sees them die
+        if self.has_left:  # mpirun no longer listens to us, but sees them die
             kill([process for process, rank in self.ranks.items() if rank in ranks])
         abort(1)
 
     def follow(self) -> NoReturn:
-        """mpirun's process on this machine was killed, and our output has no reader: end our rank, and those whose
-        watchers cannot."""
+        """End our rank, and the ranks whose watchers are stopped: mpirun's process on this machine was killed. Nothing
+        is printed, because our output has no reader."""
         halted = [process for process in self.ranks if state(process) == STOPPED]
         take_names([os.getpid(), *halted])
         kill([self.child, *halted])
@@ -133,14 +134,14 @@ def not_answered(ranks: list[int], seconds: float) -> str:
 
 
 def take_names(started: list[int]) -> None:
-    """Stop the ranks in front of these processes, and leave nothing of them in /dev/shm."""
+    """Stop the ranks that these processes have forked, and remove their segments from /dev/shm."""
     ranks = [child for process in started for child in children(process)]
     stop(ranks)
     shm.remove({segment for rank in ranks for segment in shm.of(rank)})
 
 
 def kill(processes: list[int]) -> None:
-    """A rank does not outlive the process behind it."""
+    """Kill these processes: the ranks that they have forked die with them."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -155,7 +156,7 @@ def say(line: str) -> None:
 
 
 def children(process: int) -> list[int]:
-    """Those of all its threads; none if it is gone."""
+    """The children of a process, of all its threads; none if it is gone."""
     with suppress(OSError):
         tasks = Path(f"/proc/{process}/task").iterdir()
         return [int(child) for task in tasks for child in (task / "children").read_text().split()]
@@ -163,19 +164,19 @@ def children(process: int) -> list[int]:
 
 
 def state(process: int) -> str:
-    """A letter of proc(5); "" if it is gone."""
+    """The state of a process, as a letter of proc(5); "" if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     return ""
 
 
 def stopped_of(process: int) -> list[int]:
-    """The stopped ones among a process that mpirun has started and its rank."""
+    """Which of these are stopped: a process that mpirun has started, and the rank that it has forked."""
     return [each for each in (process, *children(process)) if state(each) == STOPPED]
 
 
 def stop(processes: list[int]) -> None:
-    """Return when they are stopped: they finish what they have asked of the kernel, such as a segment, before that."""
+    """Stop these processes; waits 1 s at most. Each first finishes its system call, such as making a segment."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGSTOP)
@@ -185,7 +186,7 @@ def stop(processes: list[int]) -> None:
 
 
 def rank_of(process: int) -> int:
-    """Its rank, if mpirun has made it one; -1 if not, or not yet."""
+    """The rank of a process, if mpirun has made it one; -1 if not, or not yet."""
     with suppress(OSError):
         text = Path(f"/proc/{process}/environ").read_text(encoding="utf-8", errors="replace")
         found = environment.rank(dict(entry.partition("=")[::2] for entry in text.split("\0")))

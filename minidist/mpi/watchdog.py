@@ -33,29 +33,29 @@ class Watchdog(threading.Thread):
         self.signals, written = os.pipe()
         os.set_blocking(written, False)
         signal.signal(signal.SIGINT, lambda *_: None)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)  # written to whatever the main thread does
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)  # works whatever the main thread does
 
     def run(self) -> None:
         while True:
             ready, _, _ = select.select([self.signals], [], [], min(1.0, LONG / 4))
             if ready and signal.SIGINT in os.read(self.signals, 64):
                 self.interrupt()
-            if self.follows and os.getppid() != self.parent:  # Linux needs no such look: see stay_behind in run.py
+            if self.follows and os.getppid() != self.parent:  # not needed on Linux: see stay_behind in run.py
                 os._exit(1)
             self.look(time.monotonic())
 
     def interrupt(self) -> None:
-        """Rank 0 has the terminal: it prints the line and ends the job. The others wait for that, if it still can."""
+        """Print a line and end the job. Rank 0 does so; another rank does it a second later, if it is still here."""
         if self.comm.rank > 0:
             time.sleep(1.0)
         for restore in at_interrupt:
             restore()
-        who = f"rank {self.comm.rank} was " if self.comm.rank else ""  # alone, if it is still here to say so
+        who = f"rank {self.comm.rank} was " if self.comm.rank else ""  # only if rank 0 has not ended the job
         print(f"minidist: {who}interrupted", file=sys.stderr)
         self.end(INTERRUPTED)
 
     def look(self, now: float) -> None:
-        """Report that this rank has waited for long, and when it goes on."""
+        """Report a long wait of this rank once, and its end."""
         ledger = self.comm.ledger
         waits, waiting = ledger.waits, ledger.waiting  # read once: the main thread may leave it at any moment
         if waiting is None or waits != self.waits:

@@ -90,7 +90,7 @@ class WitnessedPort:
 
 
 class Receiving(NamedTuple):
-    """A receive under way, to be noted when it is through."""
+    """A receive under way, to be noted when it is complete."""
 
     source: int
     inner: Handle

@@ -11,6 +11,6 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def killed_by(number: int) -> str:
-    """A signal in words: "killed by signal 9 (SIGKILL)"; those of real time have no name."""
+    """A signal in words: "killed by signal 9 (SIGKILL)"; real-time signals have no name."""
     names = {known.value: f" ({known.name})" for known in signal.Signals}
     return f"killed by signal {number}{names.get(number, '')}"

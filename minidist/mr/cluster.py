@@ -30,7 +30,7 @@ from minidist.papers.mapreduce import SORT
 
 SCALE = 10
 WORKERS, MAPS, REDUCES = SORT.workers // SCALE, SORT.maps // SCALE, SORT.reduces // SCALE
-# A worker runs M/W maps until all are done, and R/W reduces in the remaining time; no fractions of them.
+# A worker runs M/W maps until all are done, and R/W reduces in the remaining time, both rounded up.
 SECONDS = {
     "map": SORT.maps_done / math.ceil(MAPS / WORKERS),
     "reduce": (SORT.seconds - SORT.maps_done) / math.ceil(REDUCES / WORKERS),
@@ -62,7 +62,7 @@ class Box:
             self.mail.append(Mail(rank, message, None))
 
     def push(self) -> None:
-        """Everything is delivered."""
+        """Do nothing: `post` delivers at once."""
 
 
 def seconds_of(name: TaskName) -> float:
@@ -120,7 +120,7 @@ def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float,
     return master.ended, master.outcome
 
 
-SLOWER, SLOW_ONES = 4.0, (44, 88, 132)  # how many times slower one worker is; which one, in turn: it is their mean
+SLOWER, SLOW_ONES = 4.0, (44, 88, 132)  # how many times slower one worker is; which one, in turn: a row is their mean
 DEATH = 150.0  # seconds: "several minutes into the computation" (section 5.5)
 CASES = {
     "all is well": [Case()],

@@ -20,7 +20,7 @@ from minidist.mr.plan import Plan, Result, TaskName, read_result
 
 
 class Disk:
-    """All that a worker does to files goes through here, so that a failing disk can take its place."""
+    """All file operations of a worker go through this class, so that a failing disk can replace it."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.folder = plan.locals / f"worker-{rank}"
@@ -45,7 +45,7 @@ class Disk:
                 self.remove(folder)
 
     def kept_results(self, reducers: int) -> dict[int, Result | None]:
-        """The results of the maps whose output is here from before; None if it is damaged."""
+        """The results of the maps whose output is here from an earlier run; None if it is damaged."""
         results = {}
         for entry in self.folder.iterdir():
             kind, _, number = entry.name.partition("-")
@@ -72,7 +72,7 @@ class Disk:
         with open(path, "wb") as file:
             try:
                 file.writelines(pieces)
-            finally:  # a reduce may be left
+            finally:  # even if the reduce is abandoned
                 file.flush()
                 self.moved["output written"] += place_in(file)
 

@@ -65,9 +65,9 @@ FACTORS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  # odd, w
 def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
     """The different words of a text, of lower-case ASCII and of bytes above it, and how often each of them occurs.
 
-    Up to seven bytes are one number of 64 bits, and sorting numbers is the fastest way to count them. Up to fifteen are
-    two, which are sorted by a hash of both, so that equal ones come together; if others have the same hash, a word
-    may come more than once, with a part of its count.
+    A word of up to seven bytes is one number of 64 bits: sorting numbers is the fastest way to count them. A word of up
+    to fifteen bytes is two numbers, sorted by a hash of both, so that equal words come together. If different words
+    have the same hash, a word may come more than once, with a part of its count.
     """
     short, first, second, long = zip(*map(numbers, split_words(text.translate(WORD_BYTES))), strict=True)
     (words,), counts = runs(np.sort(np.concatenate(short)))
@@ -81,7 +81,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
 
 
 def split_words(folded: bytes) -> Iterator[bytes]:
-    """Whole words, with zeros around them: as many as the cache can hold with all that is computed from them."""
+    """Parts of the text: whole words, with zeros around them. The cache holds all that is computed from a part."""
     begin = end = 0
     while end >= 0:
         end = folded.find(b"\0", begin + PART)
@@ -102,7 +102,7 @@ def numbers(folded: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[byt
 
 
 def cut_word(window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of eight bytes (the first is the lowest), those before the first zero, then zeros; and where there is no zero."""
+    """Eight bytes (the first is the lowest) with all after the first zero set to zero; and where there is no zero."""
     zero = (window - LOWEST) & ~window & HIGHEST  # the lowest bit that is set is the highest of the first zero byte
     return window & (zero ^ (zero - np.uint64(1))), zero == 0
 

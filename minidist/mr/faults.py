@@ -1,4 +1,4 @@
-"""Faults on demand for `minidist.mapreduce`: --inject makes one happen at a place that the reader chooses.
+"""Faults on demand for `minidist.mapreduce`: --inject makes one happen at a place that you choose.
 
     stop:RANK:map:K      worker RANK stops answering in the middle of the K-th map task that it is given
     stop:RANK:reduce:K   or of the K-th reduce task
@@ -92,7 +92,7 @@ class Faults:
 
 
 class MasterMailbox(Mailbox):
-    """The job is killed when the master learns something."""
+    """The master's mailbox: a task that is done may be the POINT at which the job is killed."""
 
     def __init__(self, faults: Faults, comm: Comm, number: int) -> None:
         super().__init__(comm, number)
@@ -111,7 +111,7 @@ class WorkerMailbox(Mailbox):
     def __init__(self, factor: float, comm: Comm, number: int) -> None:
         super().__init__(comm, number)
         self.factor = factor
-        self.given: Counter[str] = Counter()  # how many tasks of a kind
+        self.given: Counter[str] = Counter()  # kind -> number of tasks
         self.awake, self.debt = time.monotonic(), 0.0  # seconds that a slower machine would still be at work
 
     def poll(self) -> Mail | None:
@@ -159,7 +159,7 @@ class FaultyDisk(Disk):
 
     def rename(self, path: Path, name: Path) -> None:
         if path.is_dir():
-            self._may_hang("map")  # at the latest: it may have had nothing to write
+            self._may_hang("map")  # if it had nothing to write, it has not hung yet
         super().rename(path, name)
         if not name.is_dir():
             self.faults.reach("commit")
@@ -176,7 +176,7 @@ def check_tasks(injected: Sequence[str], plan: Plan) -> None:
 
 
 def parse(injected: Sequence[str], rank: int, workers: Sequence[int]) -> Faults:
-    """What --inject asks of this rank. Raises UsageError for text that cannot be understood or cannot work."""
+    """What --inject asks of this rank. Raises UsageError for text that is not understood or cannot work."""
     faults = Faults()
     stopped = set()
     for text in injected:

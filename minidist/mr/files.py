@@ -34,7 +34,7 @@ SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes `start` to `end` of a file; both are where a line begins, or the end of the file."""
+    """Bytes `start` to `end` of a file; each is the beginning of a line, or the end of the file."""
 
     path: str
     start: int
@@ -62,7 +62,7 @@ class Block:
         return replacements and replacements - self.data.count("\ufffd".encode())
 
     def __len__(self) -> int:
-        """How many lines."""
+        """The number of lines."""
         return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
 
     def lines(self) -> Iterator[tuple[int, str]]:
@@ -122,7 +122,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
 
 
 def place_in(file: IO[Any]) -> int:
-    """How far the kernel has read a file, or written it. Its buffer may be ahead of the reader."""
+    """The kernel's position in a file. When a file is read, it may be ahead of the reader, because of the buffer."""
     return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
@@ -189,7 +189,7 @@ def write_pair(key: str, value: str) -> str:
 
 
 def iterate_returned(made: Any, function: str) -> Iterable[Any]:
-    """What the user's function has returned, one by one. Raises JobError if it has not."""
+    """The results of the user's function, one by one. Raises JobError unless it is a list or another iterable."""
     if isinstance(made, str) or not hasattr(made, "__iter__"):
         raise JobError(f"{function} returned {made!r}; it must return a list, or yield one after another")
     return made
@@ -264,7 +264,7 @@ class ExternalSort:
     """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
 
     Pairs that no longer fit are sorted and written to a file, a run. At the end the runs are merged. Bytes of runs are
-    added to `moved`. All pairs of a merge go through `through`.
+    added to `moved`. Pairs of intermediate merges go through `through`.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class ExternalSort:
         self.folder, self.memory, self.moved, self.through = folder, memory, moved, through
         self.pairs: list[Pair] = []
         self.held = 0  # bytes
-        self.rest = b""  # of a line whose end has not arrived yet
+        self.rest = b""  # the beginning of a line whose end has not arrived yet
         self.runs: list[Path] = []
         self.written = 0  # runs in total
         self.count = 0  # pairs in total

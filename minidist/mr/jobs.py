@@ -7,8 +7,8 @@ A job is anything with two functions, as the paper has them (section 2): a class
 
 A job may have more functions:
 
-    combine(key, values) -> values      the reduce that already runs where map ran (section 4.3), on some of a key's
-                                        values, on what it has returned itself, or not at all
+    combine(key, values) -> values      a reduce that already runs where map ran (section 4.3), on some of a key's
+                                        values, on its own results, or not at all
     partition(key, reducers) -> int     the output that a key belongs to (section 4.1); by default crc32(key) mod R
     plan(lines, reducers)               called once before the job with a sample of the input
     records(block) -> (offset, text)    what map gets instead of lines (section 4.4); block: see minidist.mr.files
@@ -113,6 +113,6 @@ class Sort:
 
 
 def matches(pattern: re.Pattern[str], line: str) -> Iterable[str]:
-    """What the pattern matches, without empty matches."""
+    """The matches of the pattern in a line, except empty ones."""
     found = [match[0] for match in pattern.finditer(line)] if pattern.groups else pattern.findall(line)
     return filter(None, found)

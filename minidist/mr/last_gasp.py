@@ -27,10 +27,10 @@ class LastGasp:
         self.memory = mmap.mmap(descriptor, SIZE)
         os.close(descriptor)
         self.text, self.length = "", 0
-        self.leave()  # where a worker was that has been killed
+        self.leave()  # clears the record of a worker that was killed
 
     def enter(self, task: TaskName, record: Record) -> None:
-        """The user's function is about to see a record."""
+        """Note the record that the user's function is about to see."""
         text, offset = record if isinstance(record, tuple) else (record, WHOLE)
         if text != self.text:
             data = text.encode(errors="surrogatepass")[: SIZE - HEAD]
@@ -39,12 +39,12 @@ class LastGasp:
         NUMBERS.pack_into(self.memory, 0, KINDS[task[0]], task[1], offset, self.length)
 
     def leave(self) -> None:
-        """The user's function has returned."""
+        """Note that the user's function has returned."""
         self.memory[:8] = bytes(8)  # the kind
 
 
 def read(path: Path) -> tuple[TaskName, Record] | None:
-    """What the user's function is at, if a worker is in it. Of a record that does not fit, its beginning."""
+    """The task and record of the user's function, if a worker is in it. A record that does not fit is cut off."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -19,9 +19,9 @@ JOBS: dict[str, Callable[..., Any]] = {
 
 
 def make(name: str, pattern: str | None, fast: bool = False) -> Any:
-    """A shipped job by its name. Raises UsageError if it does not exist or the pattern is not one.
+    """A shipped job by its name. Raises UsageError if it does not exist or the pattern is invalid.
 
-    fast: take the faster of two that do the same, if map may be given many lines at once and may combine already.
+    fast: take a faster job with the same result, if there is one: its map gets many lines at once, and combines.
     """
     if name not in JOBS:
         raise UsageError(f"there is no job {name!r}; take one of {', '.join(JOBS)}, or --job module:Class")
@@ -45,7 +45,7 @@ def load(name: str) -> Any:
             job = getattr(job, step)
         if isinstance(job, type):
             job = job()
-    except BaseException as error:  # whatever the user's own lines do
+    except BaseException as error:  # the user's code may raise anything
         raise UsageError(f"cannot load --job {name}: {type(error).__name__}: {error}") from None
     missing = [function for function in ("map", "reduce") if not callable(getattr(job, function, None))]
     if missing:

@@ -20,11 +20,11 @@ class Place(NamedTuple):
 
 
 class Do(NamedTuple):
-    """Do a task, without the records to leave out (section 4.6)."""
+    """Do a task, without bad records (section 4.6)."""
 
     task: TaskName
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
-    skip: dict[Record, str]  # and why
+    skip: dict[Record, str]  # records to leave out, and why
 
 
 class Drop(NamedTuple):
@@ -86,7 +86,7 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The user's function failed on this record; None: on something that is no single record's fault. An error of input
+    """The user's function failed on this record; None: no single record is to blame. An error of input
     or output may be the machine's."""
 
     task: TaskName

@@ -46,7 +46,7 @@ class Abandoned(Exception):
 
 
 class WorkerPeer:
-    """A worker takes tasks, answers, and lets the others have its map output."""
+    """A worker takes tasks, answers messages, and sends its map output to the others."""
 
     def __init__(self, plan: Plan, rank: int, disk: Disk, inbox: Mailbox, to_master: Mailbox) -> None:
         self.plan, self.job, self.rank = plan, plan.job, rank
@@ -83,7 +83,7 @@ class WorkerPeer:
         self.to_master.post(0, message)
 
     def step(self) -> bool:
-        """Answer messages, then run a task. Whether there was a message or a task."""
+        """Answer messages, then run a task. Returns whether there was a message."""
         busy = self.serve()
         if self.queue and not self.ended:
             self.work(self.queue.popleft())
@@ -100,7 +100,7 @@ class WorkerPeer:
                 result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
-        except BaseException as error:  # also those by which a function would end the process
+        except BaseException as error:  # also SystemExit, by which a function would end the process
             why, machine = explain(error, attempt.record), isinstance(error, OSError)
             self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
         else:
@@ -109,12 +109,12 @@ class WorkerPeer:
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
         self.gasp.leave()
-        self.job.counters = outer  # of the reduce that waits for this map, if it is so
+        self.job.counters = outer  # those of the reduce that waits for this map, if one does
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
 
     @contextmanager
     def alarm(self, attempt: Attempt) -> Iterator[None]:
-        """The only rank is its own master, whom a function that never returns would keep from noticing it."""
+        """If there is only one rank, end a function that never returns: the rank, also the master, cannot notice it."""
         if not self.alone:
             yield
             return
@@ -161,7 +161,7 @@ class WorkerPeer:
             yield value
 
     def serve(self) -> bool:
-        """Do what messages ask. Whether there were any."""
+        """Do what messages ask. Returns whether there were any."""
         busy = False
         self.to_master.push()
         while mail := self.inbox.poll():
@@ -205,7 +205,7 @@ class WorkerPeer:
         return busy
 
     def read_region(self, place: Place, nbytes: int) -> bytes:
-        """A piece of a region that a map of this worker has written. Raises OSError unless it is what was written."""
+        """A piece of a region that a map of this worker has written. Raises OSError if it is lost or damaged."""
         path = region(self.map_folder(place.m), place.r)
         data = self.disk.read(path, place.offset, nbytes)
         if crc32(data) != self.sums[place.m][place.r][place.offset // PIECE]:
@@ -221,7 +221,7 @@ class WorkerPeer:
         path.write_text(json.dumps(account), encoding="utf-8")
 
     def map_folder(self, m: int) -> Path:
-        """Where the output of a map is that this worker has done."""
+        """The folder with the output of a map that this worker has done."""
         return self.disk.folder / f"map-{m:05}"
 
     def do_a_map_meanwhile(self) -> None:
@@ -273,8 +273,8 @@ OURS = os.path.dirname(os.path.dirname(__file__))
 
 
 def explain(error: BaseException, record: Record | None) -> str:
-    """The traceback of the user's function, without this package's own frames; all of it if it was no function of
-    theirs that failed."""
+    """The traceback of the user's function, without this package's own frames; the whole traceback if the failure was
+    not in a user's function."""
     if isinstance(error, JobError):
         return str(error)
     if isinstance(error, MemoryError) and record is None:

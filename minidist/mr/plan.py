@@ -29,7 +29,7 @@ from minidist.mr.checksums import is_intact, read_note, seal_note
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
-MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
+MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # tasks of a kind, and region files (M times R): one disk has to hold them
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
@@ -66,20 +66,20 @@ class Plan:
     output: Path
     reducers: int = 4  # R
     maps: int = 0  # M; 0: a split for every 16 MB
-    memory: int = 64 * MB  # for intermediate pairs in a task, about
+    memory: int = 64 * MB  # bytes for the intermediate pairs of a task, about
     combine: bool = True  # if the job has a combine
     skip_bad: int = 0  # records that may be left out because the functions fail on them (section 4.6)
     backup: bool = True
     replicas: int = 3  # of each split
     timeout: float = 10.0  # seconds without an answer after which a worker is given up
-    grace: float = 3.0  # seconds that such a worker has at the end to say farewell
+    grace: float = 3.0  # seconds that such a worker gets at the end to send `Drained`
     resume: bool = False
-    local: Path | None = None  # folder for intermediate files; None: in the output's
+    local: Path | None = None  # folder for intermediate files; None: inside the output
     log: bool = False  # print the master's decisions
     shown: bool = False  # the status line
 
     def __post_init__(self) -> None:
-        """Look at the input. Raises UsageError if it cannot be read."""
+        """Check the input, and choose what depends on it. Raises UsageError if it cannot be read."""
         self.files = check_inputs(self.inputs)  # (path, bytes) of each
         self.size = sum(size for _, size in self.files)
         most = min(MOST_TASKS, MOST_REGIONS // self.reducers)
@@ -95,7 +95,7 @@ class Plan:
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
         self.hosts: list[str] = []  # of each rank, when the job has begun
-        self.token = ""  # that makes the name of the local folder one which nobody can know before
+        self.token = ""  # makes the local folder's name unpredictable
         self.name = self.job.map.__qualname__.removesuffix(".map")
 
     def workers_near(self, m: int, workers: Iterable[int]) -> list[int]:
@@ -116,7 +116,7 @@ class Plan:
             "maps": self.maps,
             "reducers": self.reducers,
             "combine": self.combine,
-            "memory": self.memory,  # on which depends how often a map combines
+            "memory": self.memory,  # decides how often a map combines
         }
 
     def check_output(self) -> None:
@@ -131,7 +131,7 @@ class Plan:
         if not held:
             return
         if not self.resume:
-            if held == [self.folder.name] and self.read_earlier().get("finished"):  # its parts have been taken away
+            if held == [self.folder.name] and self.read_earlier().get("finished"):  # its parts were moved away
                 return
             begun = (self.folder / "job.json").exists() and not self.read_earlier().get("finished")
             hint = "finish the job that was begun there with --resume, or " if begun else ""
@@ -153,8 +153,8 @@ class Plan:
             raise Finished(f"{output} holds all {self.reducers} parts already.")
 
     def check_local(self) -> None:
-        """Raise UsageError unless intermediate files can be written to their folder. Where the folder of the job to
-        resume should be, another user may have put something else."""
+        """Raise UsageError unless intermediate files can be written to their folder. Another user may have put
+        something else in the place of the resumed job's folder."""
         if self.local:
             check_folder("--local", self.local)
         self.token = self.read_earlier().get("token", "") if self.resume else ""
@@ -185,7 +185,7 @@ class Plan:
         return f"minidist-{blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()}-"
 
     def begin(self, comm: Comm) -> None:
-        """All ranks must call this first: make the folders, and agree on what is chosen now."""
+        """Make the folders, and agree on what is chosen now. All ranks must call this first."""
         self.token = comm.broadcast_object(self.make_folder() if comm.rank == 0 else None)
         self.hosts = comm.all_gather_object(platform.node())
         lines = comm.broadcast_object(sample(self.files, self.sampled) if comm.rank == 0 else None)
@@ -193,12 +193,12 @@ class Plan:
             self.job.plan(lines, self.reducers)
 
     def make_folder(self) -> str:
-        """On one rank; the token, which all must know."""
+        """Make the job's folder, on one rank. Returns the token, which all ranks must know."""
         self.check_output()
         self.token = self.read_earlier().get("token", "") if self.resume else ""
         self.token = self.token or secrets.token_hex(8)
         if not self.resume:
-            shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
+            shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job, whose parts were moved away
         make_own_folder(self.folder)
         self.write_job(token=self.token, finished=False, left_out=0)
         return self.token
@@ -212,25 +212,25 @@ class Plan:
         return self.folder / f"worker-{worker}.at"
 
     def part(self, r: int) -> Path:
-        """Where the output of a reduce is when it has been committed."""
+        """The path of a reduce's committed output."""
         return self.output / part(r, self.reducers)
 
     def counts_path(self, r: int) -> Path:
-        """The file with what that reduce has counted."""
+        """The file with the note of a committed reduce: what it has counted."""
         return self.folder / f"reduce-{r:05}.json"
 
     def committed(self) -> dict[int, Result | None]:
-        """The results of the reduces whose output is there from before; None if the output or its note is damaged."""
+        """The results of reduces that an earlier run committed; None if the output or its note is damaged."""
         there = [r for r in range(self.reducers) if os.path.lexists(self.part(r))]
         return {r: read_result(self.counts_path(r), ("reduce", r), [self.part(r)]) for r in there}
 
     def clear(self) -> None:
-        """On each rank, however the job ends: leave nothing on this machine, not even of workers that do not answer."""
+        """Remove local files on this machine, even of silent workers. Each rank calls it, however the job ends."""
         if self.local and self.token:
             shutil.rmtree(self.locals, ignore_errors=True)
 
     def end(self, left_out: int) -> None:
-        """On one rank, at the very end: only the note stays that says which job the parts belong to."""
+        """Remove all but the note that says which job the parts belong to. One rank calls it, at the very end."""
         results = [read_result(self.counts_path(r), ("reduce", r)) or Result.empty() for r in range(self.reducers)]
         parts = [[*result.sizes, *result.sums] or [-1, []] for result in results]
         self.write_job(token="", finished=True, left_out=left_out, parts=parts)
@@ -242,8 +242,8 @@ class Plan:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise UsageError unless a folder with files in it can be made here. It is not made, and nothing else that a kill
-    at this moment would leave."""
+    """Raise UsageError unless a folder with files in it can be made here. The check makes nothing that
+    a kill would leave there."""
     folder = folder.absolute()
     above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))  # a link may lead nowhere
     try:
@@ -256,7 +256,7 @@ def check_folder(option: str, folder: Path) -> None:
 
 
 def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> Result | None:
-    """What a task noted of itself; None if it is not there, or damaged, or the files that the task left are."""
+    """The result in a task's note; None if the note or the task's files are missing or damaged."""
     try:
         document = read_note(path)
     except (OSError, ValueError):

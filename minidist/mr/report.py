@@ -98,7 +98,7 @@ class Events:
             print(event, flush=True)
 
     def show(self, left: dict[str, int], sent: int, alive: int) -> None:
-        """The status line."""
+        """Show the status line."""
         maps, reduces = (self.total[kind] - left[kind] for kind in ("map", "reduce"))
         self.status.show(
             f"maps {maps}/{self.total['map']}  reduces {reduces}/{self.total['reduce']}"
@@ -107,7 +107,7 @@ class Events:
         )
 
     def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: Failure | None) -> "EndedJob":
-        """What all of it came to: of each task, what the result says that counts (section 4.9)."""
+        """The ended job: of each task, only the result that counts is added up (section 4.9)."""
         self.status.close()
         stats, counters = Counter[str](), Counter[str]()
         left_out = []
@@ -123,11 +123,11 @@ class EndedJob:
     """What the master knows when all is done."""
 
     events: list[Event]
-    saved: float  # seconds, by backup tasks
+    saved: float  # seconds, thanks to backup tasks
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
     left_out: list[tuple[str, Record, str]]  # map or reduce, record, why
-    sent: list[int]  # bytes by each rank to reducers
+    sent: list[int]  # bytes that each rank sent to reducers
     left_behind: set[int]  # workers that did not answer at the end either: with them MPI can only be aborted
     failure: Failure | None
     seconds: float = 0.0
@@ -156,7 +156,7 @@ def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
     claim("§4.3", text, "Σ |k|+|v|+2", stats["bytes of combined pairs"], outcome.fetched, "bytes")
     backups, again = outcome.count("assigned", "backup"), outcome.count("again")
     unassigned = outcome.count("found") + outcome.count("unneeded")
-    if not (backups or again or unassigned):  # an attempt that does not count has fetched something too
+    if not (backups or again or unassigned):  # otherwise attempts that do not count have fetched, too
         others = stats["bytes fetched from others"]
         claim("§3.1", "of this, on the wire", "from others", others, sum(outcome.sent), "bytes")
     claim("§4.9", "pairs reduced", "pairs of the maps", stats["combined pairs"], stats["pairs reduced"], "pairs")
@@ -178,7 +178,7 @@ def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
 def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
     """Tasks that must be done again because of lost workers, by section 3.3, and those that were done again for it.
 
-    The first follows from who had done or begun what when a worker was lost; the second from what was assigned later.
+    The first follows from what each worker had done or begun when it was lost; the second, from later assignments.
     """
     done: dict[tuple[str, int], int] = {}
     begun: dict[tuple[str, int], set[int]] = {}
@@ -232,7 +232,7 @@ def failure_text(failure: Failure) -> str:
 
 
 def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
-    """Say what came of the job, on rank 0; the exit status: 1 if it failed, or a claim does not hold."""
+    """Report the job on rank 0. Returns the exit status: 1 if the job failed, or a claim does not hold."""
     checked = [] if outcome.failure else claims(plan, outcome)
     if rank == 0 and outcome.failure:
         print(f"minidist: error: {failure_text(outcome.failure)}", file=sys.stderr)
@@ -266,7 +266,7 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
 
 
 def print_outcome(plan: Plan, outcome: EndedJob) -> None:
-    """In sentences what is not a claim."""
+    """Print in sentences what is not a claim."""
     stats, size = outcome.stats, plan.size
     ranks, m, r = len(outcome.sent), plan.maps, plan.reducers
     n = f"N = {ranks} ranks" if ranks > 1 else "N = 1 rank"

@@ -1,4 +1,4 @@
-"""What the master of `minidist.mapreduce` remembers of tasks (section 3.2), and a worker of the one that it is at."""
+"""What the master of `minidist.mapreduce` remembers of all tasks (section 3.2), and a worker of its current one."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -12,8 +12,8 @@ from minidist.mr.files import Piece
 from minidist.mr.last_gasp import LastGasp
 from minidist.mr.plan import Plan, Record, Result, TaskName
 
-NOWHERE = -1  # where a region is that was lost with its worker
-PATIENCE = 5  # times the timeout that the last worker has: nobody else could do its work
+NOWHERE = -1  # no worker has this region: it was lost with its worker
+PATIENCE = 5  # timeouts that the last worker gets: no other worker could do its work
 BATCH = 1000  # pairs that are taken from the user's function at a time: one line may be long
 
 
@@ -23,24 +23,24 @@ class Failure:
 
     task: TaskName
     worker: int
-    record: Record | None  # that the user's function was at
+    record: Record | None  # that the user's function was working on
     explanation: str
-    skip_bad: int = 0  # records that have been left out, as many as may be
+    skip_bad: int = 0  # records that have been left out: no more may be
 
 
 def explain_silence(seconds: float) -> str:
-    """Why a record is bad on which a function does not return."""
+    """The explanation for a record on which a function does not return."""
     return f"no answer for {seconds:g} s; if the function may take so long, give a longer --timeout"
 
 
 @dataclass
 class Task:
-    """It is idle, in progress (`running`), or done."""
+    """A task: idle, in progress (`running`), or done."""
 
     name: TaskName
     split: list[Piece] = field(default_factory=list)  # of a map
     near: list[int] = field(default_factory=list)  # workers that have the split on their own disk (section 3.4)
-    running: dict[int, float] = field(default_factory=dict)  # worker: since when
+    running: dict[int, float] = field(default_factory=dict)  # worker -> when it began
     done: bool = False
     worker: int = NOWHERE  # the one that has done it, and holds a map's output
     result: Result = field(default_factory=Result.empty)
@@ -79,7 +79,7 @@ class Tasks:
         return sum(len(task.skip) for task in self.all())
 
     def free(self, worker: int) -> bool:
-        """Whether it can do a task: also while its reduce waits for a map, which it may have to do itself."""
+        """Whether a worker can take a task: also if its reduce waits for a map, which it may have to do itself."""
         return not self.doing[worker] or (worker in self.stalled and len(self.doing[worker]) == 1)
 
     def begin(self, task: Task, worker: int, now: float) -> None:
@@ -101,7 +101,7 @@ class Tasks:
             seconds, number = self.spent[kind]
             self.spent[kind] = seconds + now - since, number + 1
         task.done, task.worker, task.result = True, worker, result
-        task.skip.update(result.left_out)  # in an earlier run, perhaps
+        task.skip.update(result.left_out)  # perhaps by an earlier run
         self.left[kind] -= 1
         if not self.left["map"]:
             self.stalled.clear()
@@ -127,7 +127,7 @@ class Tasks:
                 yield task
 
     def usual_time(self) -> float | None:
-        """Seconds that tasks of the current kind have taken; None if none is done."""
+        """Mean seconds of the finished tasks of the current kind; None if there are none."""
         seconds, number = self.spent[self.kind]
         return seconds / number if number else None
 
@@ -140,7 +140,7 @@ class Attempt:
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
     skip: dict[Record, str]  # records to leave out, and why
     gasp: LastGasp
-    record: Record | None = None  # that the user's function is at
+    record: Record | None = None  # that the user's function is working on
     progress: float = 0.0  # the part of the task that is done
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
@@ -152,7 +152,7 @@ class Attempt:
         return self.name[1]
 
     def call(self, record: Record, function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[list[Any]]:
-        """What the user's function makes of a record, some of it at a time."""
+        """The results of the user's function for a record, in lists of up to BATCH."""
         self.enter(record)
         made = iter(function(*arguments))
         while len(some := list(itertools.islice(made, BATCH))) == BATCH:
@@ -177,12 +177,12 @@ class Attempt:
             self.enter(record)
 
     def enter(self, record: Record) -> None:
-        """The user's function is about to see a record."""
+        """Note the record that the user's function is about to see."""
         self.record = record
         self.gasp.enter(self.name, record)
 
     def leave(self) -> None:
-        """The user's function has returned."""
+        """Note that the user's function has returned."""
         self.record = None
         self.gasp.leave()
 

@@ -40,7 +40,7 @@ class MasterPeer:
         self.pinged = self.stepped = clock()
         self.ended: float | None = None  # since when there is nothing more to do
         self.failure: Failure | None = None  # the one that ended the job
-        self.outcome: EndedJob | None = None  # when all may leave
+        self.outcome: EndedJob | None = None  # the result, once all may leave
         for r, result in plan.committed().items():
             if result is None:
                 self.events.note("damaged", ("reduce", r))
@@ -67,13 +67,13 @@ class MasterPeer:
     # ---- what it hears ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Read messages, look for missing workers, give tasks to free ones. Whether there was a message."""
+        """Read messages, look for missing workers, give tasks to free ones. Returns whether there was a message."""
         heard = False
         while mail := self.inbox.poll():
             heard = True
             self.hear(mail.source, mail.message)
         self.outbox.push()
-        if len(self.heard) == len(self.workers):  # each may hold output of a job that is resumed
+        if len(self.heard) == len(self.workers):  # all have spoken: each may hold output of a resumed job
             self.watch()
             if self.ended is None:
                 self.hand_out()
@@ -144,7 +144,7 @@ class MasterPeer:
                 why = "It gave other pairs, or another order, when done again: it depends on more than its input."
                 return self.end(Failure(task.name, worker, None, why))  # a reduce may have read the first of them
         self.complete(task, worker, result)
-        if result.left_out and self.tasks.bad_records() > self.plan.skip_bad:  # in a run that left out more
+        if result.left_out and self.tasks.bad_records() > self.plan.skip_bad:  # by an earlier run, which allowed more
             record, why = result.left_out[-1]
             self.end(Failure(task.name, worker, record, why, self.plan.skip_bad))
 
@@ -190,7 +190,7 @@ class MasterPeer:
             self.tell(self.alive, messages.End(set(self.workers) - self.alive))
 
     def give_up_last(self, worker: int, silent: float) -> None:
-        """The last worker has been awaited for too long: as far as the master can know, its function never returns."""
+        """End the job: the last worker has been silent for too long, so its function seems never to return."""
         name, record = self.find_record(worker)
         self.end(Failure(name, worker, record, explain_silence(round(silent, 1)) + "\nNo other worker is left."))
 
@@ -200,14 +200,14 @@ class MasterPeer:
         return self.current_record(worker) or (doing[-1] if doing else ("", -1), None)
 
     def current_record(self, worker: int) -> tuple[TaskName, Record] | None:
-        """The record that a worker's function is working on, if this machine can know it."""
+        """The task and record of a worker's function, if the worker is on this machine."""
         hosts = self.plan.hosts
         return last_gasp.read(self.plan.gasp(worker)) if hosts and hosts[worker] == hosts[0] else None
 
     # ---- tasks and records that fail ---------------------------------------------------------------------------------
 
     def fail(self, task: Task, failure: Failure, machine: bool) -> None:
-        """Another machine may be able to do the task. If records may be left out, try again, then without this one."""
+        """Let another machine try the task, or try again and then leave out the record, or end the job."""
         if machine:
             self.refuse(task, failure)
         elif failure.record is None:
@@ -223,7 +223,7 @@ class MasterPeer:
         self.check_refusals(task)
 
     def check_refusals(self, task: Task) -> None:
-        """A task that none of the workers can do ends the job."""
+        """End the job if no worker can do the task."""
         if not task.done and self.alive <= task.refused.keys():
             self.end(next(iter(task.refused.values())))
 
@@ -243,7 +243,7 @@ class MasterPeer:
         return self.outcome is not None
 
     def end(self, failure: Failure | None = None) -> None:
-        """There is nothing more to do. Workers given up get one more chance to send `Drained`."""
+        """End the job. Workers that were given up get one more chance to send `Drained`."""
         if self.ended is not None:
             return
         self.ended, self.failure = self.clock(), failure
@@ -253,7 +253,7 @@ class MasterPeer:
         self.tell(self.workers, messages.End(set(self.workers) - self.alive))
 
     def leave(self) -> None:
-        """All workers that answer have sent `Drained`."""
+        """Record the outcome, and let the workers leave: all that answer have sent `Drained`."""
         sent = [self.sent[rank] for rank in range(self.workers.stop)]
         self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained, self.failure)
         self.tell(self.drained, messages.Leave(self.outcome))

@@ -1,5 +1,4 @@
-"""The engines of the parameter server: a worker's, whose weights the servers update, and the whole model's, with which
-a run begins and ends."""
+"""Two engines: a worker's, whose weights the servers update, and the whole model's, to begin and end a run."""
 
 import math
 from dataclasses import replace
@@ -25,12 +24,12 @@ class Gradients(Engine):
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
         self.weights, self.grads, self.accrued = (np.zeros(plan.size, settings.precision.stored) for _ in range(3))
-        self.placed = 0  # keys that have a unit
+        self.placed = 0  # keys that are assigned to units so far
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
         for kind, array in (("parameters", self.weights), ("gradients", self.grads), ("gradients", self.accrued)):
             self.device.hold(kind, array)
         self.steps = plan.first_step
-        self.share = self.scale = 1.0  # of the batch; of what is pushed
+        self.share = self.scale = 1.0  # of the batch; factor of what is pushed
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """A unit's place among the S weights and gradients. The weights themselves come with the first pull."""
@@ -46,7 +45,7 @@ class Gradients(Engine):
         """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
         (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is to be pushed.
 
-        Of each step, the loss and the simulated seconds.
+        Returns the loss and the simulated seconds of each step.
         """
         options, first, done = self.plan.options, self.steps, []
         steps = min(options.local_steps, options.steps - first)
@@ -75,7 +74,7 @@ class Gradients(Engine):
         self.steps, self.micro_batch = self.steps + 1, 0
 
     def gradient(self, each: Range) -> tuple[Array | None, Array]:
-        """What is to be pushed of a range: keys (None: all of the range), and as many values.
+        """(keys, values) to push of a range, as many keys as values; keys None: all of the range.
 
         With --filter, the significantly-modified filter (Li et al., section 3.6): what is not pushed stays accrued.
         """
@@ -105,7 +104,7 @@ class Whole(Engine):
         return [np.concatenate(row) for row in rows]
 
     def write(self, outcome: TrainedRun) -> None:
-        """Load what the servers hold."""
+        """Load the arrays that the servers hold."""
         arrays = self.read()
         for held in outcome.held:
             for i, state in (held.state or {}).items():

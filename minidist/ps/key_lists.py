@@ -1,5 +1,4 @@
-"""Key caching (Li et al., OSDI 2014, section 4.2): a list of keys that the receiver has seen is replaced by its
-signature."""
+"""Key caching (Li et al., OSDI 2014, section 4.2): a key list that the receiver has seen is sent as a signature."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -44,7 +43,7 @@ def _signature(keys: Array) -> int:
 
 
 def dense(push: Push, lo: int, hi: int, dtype: type[np.generic]) -> Array:
-    """The values of keys lo to hi-1, (hi - lo,); of keys that the message does not list, 0."""
+    """The values of keys lo to hi-1, (hi - lo,); 0 for keys that the message does not list."""
     if push.keys is None and push.values is not None:
         return push.values
     whole = np.zeros(hi - lo, dtype)

@@ -101,7 +101,7 @@ class Norm(ToShard):
 
 @dataclass(kw_only=True)
 class Update(ToShard):
-    """What a server does to its weights; and, sent down the chain to its copies: do the same."""
+    """An update of a server's weights. It is sent down the chain, so that the copies make it, too."""
 
     arrays: ClassVar = {"values": "replicate values"}
     range: int  # ALL in bsp: the values of one range after another
@@ -153,7 +153,7 @@ class Mailbox:
     def __init__(self, comm: Comm, dtype: type[np.generic]) -> None:
         self.comm, self.dtype, self.rank = comm, dtype, comm.rank
         self.closed: set[int] = set()  # ranks whose server has stopped
-        self.local: deque[Message] = deque()  # to this rank itself
+        self.local: deque[Message] = deque()  # messages to this rank itself
 
     def send(self, dest: int, message: Message, cable: Cable | None = None, again: bool = False) -> None:
         """Send in the background. cable: the sender's, if it takes simulated time; the message notes when it has left.

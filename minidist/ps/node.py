@@ -33,7 +33,7 @@ class Node:
     ) -> None:
         self.plan, self.mailbox, self.servers, self.worker = plan, mailbox, servers, worker
         self.done = 0  # workers that are done
-        self.stopped = False  # the server on this rank
+        self.stopped = False  # whether the server on this rank has
 
     def serve(self, until: Callable[[], bool]) -> None:
         """Handle messages as they come."""
@@ -55,13 +55,13 @@ class Node:
                         self.stop()
 
     def stop(self) -> None:
-        """The server on this rank is gone, with its copies of others. Its host closes the connections."""
+        """Stop the server on this rank, with its copies of other shards. Its host closes the connections."""
         self.stopped, self.servers = True, {}
         for rank in range(self.mailbox.comm.size):
             self.mailbox.send(rank, Closed(rank=self.mailbox.rank))
 
     def peer_stopped(self, rank: int) -> None:
-        """The server on `rank` has stopped."""
+        """Note that the server on `rank` has stopped."""
         shards = range(len(self.plan.servers))
         moved = [shard for shard in shards if self.plan.chain(shard, self.mailbox.closed)[0] == rank]
         self.mailbox.closed.add(rank)

@@ -95,7 +95,7 @@ class TrainedRun:
 
     @property
     def losses(self) -> list[float]:
-        """Of the global batch at each step, each worker's part with the weights that it had."""
+        """The loss of the global batch at each step: each worker computes its part with the weights that it has."""
         return [sum(parts) for parts in zip(*(log.losses for log in self.logs), strict=True)]
 
     @property
@@ -108,7 +108,7 @@ class TrainedRun:
         return sum(getattr(log, kind) for log in self.logs) / total if total else 0.0
 
     def loss_before(self, seconds: float) -> float:
-        """The mean loss of the last WINDOW steps of each worker that had ended at a moment of simulated time."""
+        """The loss at a moment of simulated time: the mean of each worker's last WINDOW steps until then, summed."""
         parts = []
         for log in self.logs:
             done = sum(end <= seconds for end in log.ended)

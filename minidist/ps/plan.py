@@ -1,4 +1,4 @@
-"""What all ranks of a parameter server know from the start: who works, who serves, and which keys.
+"""What all ranks of a parameter server know from the start: workers, servers, and their keys.
 
 A range of keys is the part of one unit of the model (embedding, block 1, …) that one server holds. All ranges of a
 server together are its shard.
@@ -16,7 +16,7 @@ from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment
 
-MOST_VIRTUAL = 1000  # servers in all: each costs every worker some messages in every iteration
+MOST_VIRTUAL = 1000  # virtual servers in total: each costs every worker some messages in every iteration
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Range:
     lo: int
     hi: int
     shard: int  # the number of the server that holds them
-    decayed: int  # weight decay applies to this number of them, the first
+    decayed: int  # weight decay applies to the first `decayed` of them
 
     @property
     def keys(self) -> slice:
@@ -35,7 +35,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who does what."""
+    """Which rank does what."""
 
     workers: list[int]  # the rank of each worker
     servers: list[int]  # the rank of the server of each shard
@@ -43,14 +43,14 @@ class Plan:
     ranges: list[Range]
     staleness: float  # 0 for bsp, infinite for async
     aggregate: bool  # bsp: sum the workers' gradients, then update once
-    first_step: int  # with --load: training steps and updates that the weights have behind them
+    first_step: int  # with --load: training steps, and updates, that the weights have had
     first_update: int
     options: argparse.Namespace
     vocabulary: int  # of the text
 
     @property
     def name(self) -> str:
-        """As a table calls it."""
+        """The consistency, as tables call it."""
         return "bsp" if self.aggregate else "async" if math.isinf(self.staleness) else f"ssp {self.staleness:g}"
 
     @property
@@ -87,7 +87,7 @@ def divided(units: Sequence[Unit], k: int) -> list[Flat]:
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:
-    """The ranges into which the borders of units and those of servers' segments cut the keys, in order of keys."""
+    """Cut the keys into ranges, at the borders of units and of servers' segments. In order of keys."""
     ranges, offset = [], 0
     for flat in flats:
         for first, last, shard in held:

@@ -104,7 +104,7 @@ def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: fl
         weights, optimizer = (sum(held.nbytes[i] for held in rank.held) for i in (0, 1))
         own = outcome.plan.size * itemsize if rank.log else 0
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
-    nothing: list[dict[str, Any]] = [{}] * len(memory)  # is counted besides, held below the devices, or moved there
+    nothing: list[dict[str, Any]] = [{}] * len(memory)  # else is counted, held below the devices, or moved there
     return Run(
         chapter=job.chapter,
         options=job.options,

@@ -20,7 +20,7 @@ class Requests:
         self.key_lists = KeyLists(plan.options.keys == "cached")
         self.open: set[tuple[int, int]] = set()  # (shard, range) of requests not answered yet
         self.answers: list[Answer] = []  # of this moment
-        self.kept: dict[int, list[Request]] = {shard: [] for shard in range(len(plan.servers))}  # if a server stops
+        self.kept: dict[int, list[Request]] = {shard: [] for shard in range(len(plan.servers))}  # if servers stop
 
     def send(self, messages: Sequence[Request]) -> None:
         """Send all messages of one moment."""
@@ -37,7 +37,7 @@ class Requests:
                 self.open.add((message.shard, message.range))
 
     def note_answer(self, answer: Answer) -> None:
-        """An answer has come."""
+        """Note an answer that has come."""
         self.answers.append(answer)
         self.open.remove((answer.shard, answer.range))
         if not any(shard == answer.shard for shard, _ in self.open):  # what was pushed before is safe, too
@@ -55,7 +55,7 @@ class Requests:
         self.answers.clear()
 
     def peer_stopped(self, moved: list[int]) -> None:
-        """Shards have moved to the next in their chains: send again what has not been answered."""
+        """Shards have moved to the next in their chains: send unanswered messages again."""
         for shard in moved:
             unanswered = [
                 message
@@ -65,6 +65,6 @@ class Requests:
             dest = self.plan.chain(shard, self.mailbox.closed)[0]
             for i, message in enumerate(unanswered, start=1):
                 self.mailbox.send(dest, replace(message, more=i < len(unanswered)), again=True)
-            if not unanswered:  # a server that had heard of this worker's end has a successor that has not
+            if not unanswered:  # the old server has heard of this worker's end, the new one has not
                 flushes, self.kept[shard] = self.kept[shard], []
                 self.send(flushes)

@@ -19,7 +19,7 @@ DECK /= DECK.mean()
 
 
 def step_seconds(parameters: int, tokens: int, jitter: float, slow: float, key: tuple[int, int, int]) -> float:
-    """What forward and backward of `tokens` tokens cost: 6 operations a parameter and token (2 forward, 4 backward).
+    """Seconds for forward and backward of `tokens` tokens: 6 operations a parameter and token (2 forward, 4 backward).
 
     jitter: how much of it is luck, from 0 (none) to 1 (all). key: (seed, worker, step).
     """
