@@ -42,7 +42,8 @@ def find_clone() -> str:
 
 def how_to_install(*extras: str) -> str:
     """The command that installs what a part needs: from this clone, or by name if this is no clone."""
-    return f"pip install '{find_clone() or 'minidist'}[{','.join(extras)}]'"
+    clone = find_clone()
+    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}[{','.join(extras)}]'"
 
 
 def how_to_enter_clone() -> str:
@@ -51,13 +52,15 @@ def how_to_enter_clone() -> str:
     if clone := find_clone():
         return f"cd {shlex.quote(clone)}"
     unpacked = f"minidist-{__version__}"
-    download = f"pip download --no-deps --no-binary minidist minidist=={__version__}"
-    return f"{download} && tar xf {unpacked}.tar.gz && cd {unpacked}"
+    return f"tar xf {unpacked}.tar.gz && cd {unpacked}"
 
 
 def how_to_make(target: str) -> str:
     """The command that makes a target of the Makefile."""
-    return f"make {target}" if find_clone() == "." else f"{how_to_enter_clone()} && make {target}"
+    if find_clone() == ".":
+        return f"make {target}"
+    source = "" if find_clone() else "  # the release's source distribution"
+    return f"{how_to_enter_clone()} && make {target}{source}"
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -43,6 +43,7 @@ def contents() -> str:
     return "\n".join([*lines, OTHERS])
 
 
+WORDS = {"doctor": "", "lessons": "", "inspect": "DIR", "to-fp32": "DIR FILE"}  # what stands on their lines
 DOES = {
     "doctor": "What is wrong with the MPI set-up, and what mends it.",
     "lessons": "The course: what a lesson needs, how long it takes, what it teaches.",
@@ -62,7 +63,7 @@ def paths(command: str, arguments: list[str], *names: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Do what the command line asks; returns the exit status."""
     if arguments[:1] and arguments[0] in DOES and set(arguments[1:]) & {"-h", "--help"}:
-        paths(arguments[0], ["--help"], *{"inspect": ["DIR"], "to-fp32": ["DIR", "FILE"]}.get(arguments[0], []))
+        paths(arguments[0], ["--help"], *WORDS[arguments[0]].split())
     if arguments == ["doctor"]:
         return doctor.main()
     if arguments == ["lessons"]:
@@ -104,11 +105,14 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
     elif arguments == ["--version"]:
         print(f"minidist {__version__}")
-    elif arguments[0] == "inspect" and len(arguments) == 2:
+    elif arguments[0] in WORDS and len(arguments) != 1 + len(WORDS[arguments[0]].split()):
+        line = f"python -m minidist {arguments[0]} {WORDS[arguments[0]]}".rstrip()
+        raise UsageError(f"{arguments[0]} takes {WORDS[arguments[0]] or 'nothing else'}: {line}")
+    elif arguments[0] == "inspect":
         from minidist.checkpoints import inspect
 
         return inspect.main(*paths("inspect", arguments[1:], "DIR"))
-    elif arguments[0] == "to-fp32" and len(arguments) == 3:
+    elif arguments[0] == "to-fp32":
         from minidist.checkpoints import convert
 
         return convert.to_fp32(*paths("to-fp32", arguments[1:], "DIR", "FILE"))

@@ -147,7 +147,7 @@ def prepare(
         raise UsageError(f"--untied is of --model gpt: a {options.model} has a head of its own anyway")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
-            raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
+            raise UsageError(f"--{option.replace('_', '-')} needs --{needed}")
     paths = {option: vars(options)[option[2:].replace("-", "_")] for option in made.outputs}
     outputs = {option: path if path and path != "-" else None for option, path in paths.items()}
     if options.memory_plot:

@@ -30,7 +30,7 @@ CHAPTERS = (
     ),
     Entry(
         "train",
-        "one process: the losses that every other chapter must equal",
+        "one process, with whose losses the others are compared",
         "python -m minidist.train",
     ),
     Entry(

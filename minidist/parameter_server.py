@@ -288,7 +288,7 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
         worker = Worker(Gradients(job.units, job.settings, plan, plan.workers.index(comm.rank)), plan, mailbox)
     node = Node(plan, mailbox, servers, worker)
     shown = comm.rank == 0 and plan.options.json != "-"
-    progress = Progress(plan.options.steps, shown, label=f"{plan.name}, rank 0 alone: step")
+    progress = Progress(plan.options.steps, shown, label=f"{plan.name}, loss of rank 0: step")
     if worker:
         worker.train(job.corpus, node.serve, progress)
     node.serve(lambda: node.done == len(plan.workers))  # others may still need this rank's server

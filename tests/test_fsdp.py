@@ -411,7 +411,7 @@ def test_losses_are_the_same(found: dict[str, Any]) -> None:
         (4, "no_shard --no-sync", 2, "leave out --no-sync"),
         (4, "shard_grad_op --backward-prefetch pre", 1, "leave out --backward-prefetch"),
         (4, "full_shard --no-sync", 1, "--accumulate 2 or more"),
-        (4, "full_shard --shard 2", 1, "--ranks-per-host is of --strategy hybrid_shard"),
+        (4, "full_shard --shard 2", 1, "--ranks-per-host needs --strategy hybrid_shard"),
         (4, "hybrid_shard --shard 3", 1, "4 ranks are no hosts of 3 each: use --ranks-per-host 2"),
         (3, "hybrid_shard --ranks-per-host 5", 1, "use --ranks-per-host 3"),
     ],

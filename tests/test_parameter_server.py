@@ -531,7 +531,7 @@ def test_claims_on_the_screen(n: int, options: str, tmp_path: Any) -> None:
         ("--slow 3:2", 4, "rank 3 is no worker"),
         ("--slow fast", 4, "write RANK:NUMBER"),
         ("--slow 0:0", 4, "must be from"),
-        ("--servers 2 --stop 3:5", 4, "nobody to take over"),
+        ("--servers 2 --stop 3:5", 4, "no rank can take over"),
         ("--servers 2 --replicas 1 --stop 0:5", 4, "rank 0 is no server"),
         ("--servers 2 --replicas 1 --stop 2:5 --staleness-sweep", 4, "do not go together"),
         ("--servers 2 --replicas 1 --stop 2:5 --keys cached", 4, "has not seen the keys"),

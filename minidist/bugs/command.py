@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.name and options.count:
         raise UsageError("--count counts all bugs: leave out the name")
     if options.json and not options.count:
-        raise UsageError("--json is of --count: use both")
+        raise UsageError("--json needs --count")
     if options.json != "-":
         check_writable("--json", options.json)
     if options.name:

@@ -62,7 +62,7 @@ def check_beside(option: str, path: str) -> None:
     except (OSError, ValueError, TypeError):
         model = False
     if not model:
-        raise UsageError(f"{option} would write {beside}, which is there and no model's: give the file another folder")
+        raise UsageError(f"{option} would overwrite {beside}, which is no model's: give the file another folder")
 
 
 def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:

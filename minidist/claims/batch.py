@@ -21,7 +21,7 @@ def share_claim(asked: Asked, passed: Sequence[Mapping[int, float]]) -> Claim:
         own = of_rank.get(first, 0)
         promised.append(tokens)
         counted.append(sum(of_rank.values()) if own == tokens else own)
-    return on_each_rank("in addition", "tokens of a rank", "bs/W", promised, counted, "tokens")
+    return on_each_rank("in addition", "tokens of a rank", "tokens/R", promised, counted, "tokens")
 
 
 def shares(asked: Asked) -> list[tuple[int, int]]:

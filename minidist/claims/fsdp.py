@@ -10,7 +10,7 @@ from minidist.claims.experts import Stored
 from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, states_claims, traffic_claims
-from minidist.cli.tables import number, say
+from minidist.cli.tables import number
 from minidist.layout import Layout
 from minidist.papers import chen, fsdp, models, zero
 from minidist.papers.collectives import ring_all_reduce
@@ -222,11 +222,12 @@ def print_closing(run: Run) -> None:
     psi = number(sum(sizes_of(run, 0)))
     print(f"F = {f} of W = {w} ranks divide Ψ parameters, {psi} with each unit's padding; ψ: of")
     print("a unit, ψ_emb: of the embedding. In a unit of time a rank runs a parameter's")
-    print("forward, half its backward, or sends it: f, b; g to gather, r to reduce-scatter.")
+    print("forward (f), half its backward (b), or sends it: to gather (g), to reduce (r).")
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * sum(sizes_of(run, 0)), w, f)
-    say(f"Figures of the paper that come out: {count_agreeing(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
+    print(f"Figures of the paper that come out: {count_agreeing(fsdp.FIGURES)}. They are listed by")
+    print("  python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:

@@ -23,7 +23,7 @@ def print_zero_closing(run: Run) -> None:
     padding = f", {number(padded)} with each unit's padding" * (padded > psi)
     say(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
     if run.ranks == 1:
-        say(f"One rank divides nothing and sends nothing: mpirun -n 4 python -m minidist.{run.chapter}")
+        print(f"One rank divides nothing and sends nothing. Use more:\n  mpirun -n 4 python -m minidist.{run.chapter}")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
     p, k = run.bytes.stored, run.optimizer_bytes
     undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total

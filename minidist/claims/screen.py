@@ -63,7 +63,7 @@ def describe_units(claims: Sequence[Claim]) -> str:
     if units == {"bytes"}:
         return "All in bytes."
     in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
-    shared = " W ranks share a step's b sequences of s tokens." * ("tokens" in units)
+    shared = " R ranks share a step's tokens." * ("tokens" in units)
     return f"Volumes in bytes{f'; in elements: {in_elements}' * bool(in_elements)}.{shared}"
 
 

@@ -2,7 +2,7 @@
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
-from minidist.cli.tables import number
+from minidist.cli.tables import number, say
 
 
 def witness_claims(run: Run) -> list[Claim]:
@@ -20,7 +20,7 @@ def print_witness(run: Run) -> None:
     found = [counted["witness"] for counted in run.counted if "witness" in counted]
     for rank, seen in enumerate(found):
         for where, nbytes in list(seen["unnamed"].items())[:3]:
-            print(f"rank {rank}, after {where}: {number(nbytes)} bytes of arrays that nobody named")
+            say(f"rank {rank}, after {where}: {number(nbytes)} bytes of arrays that are in no pool")
     if found:
         most = ", ".join(number(seen["scratch"]) for seen in found)
-        print(f"NumPy's peak was above the pool's by one operation's scratch: {most} bytes (by rank).")
+        say(f"NumPy's peak was above the pool's by one operation's scratch: {most} bytes (by rank).")

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,13 +25,13 @@ class Count:
     units: ClassVar[list[int]] = []
 
 
-def model_of(name: str) -> Model:
+def model_of(name: str, names: Iterable[str] = MODELS) -> Model:
     """The model of a published name, a config.json, or a folder with one. Raises UsageError for any other name."""
     if name in MODELS:
         return MODELS[name]
     path = os.path.join(name, "config.json") if os.path.isdir(name) else name
     if not os.path.exists(path):
-        raise UsageError(f"--model {name}: no file, and none of {', '.join(MODELS)}")
+        raise UsageError(f"--model {name}: no file, and none of {', '.join(names)}")
     return shape_of(read(path), path)
 
 

@@ -230,7 +230,7 @@ def estimates(plan: Plan, model: Model | Count, per_node: int) -> Iterator[str]:
     """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
     offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
-    yield f"\nDeepSpeed's estimate of model states, {nodes} nodes of {per_node}, in GB (2³⁰ bytes)"
+    yield f"\nDeepSpeed's estimate of model states, {nodes} node{'s' * (nodes > 1)} of {per_node}, in GB (2³⁰ bytes)"
     if plan.stage == 0 or not isinstance(plan.optimizer, AdamW):
         yield "  it has none for stage 0, or for another optimizer than Adam"
         return

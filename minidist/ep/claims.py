@@ -147,7 +147,7 @@ def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Numbers for each expert: how many rows will come, if no capacity says so; and how often each was chosen."""
     counts, chosen = experts.numbers_sent(run, count_forwards(run, shares))
     return [
-        on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a forward", counts, run.sent_in("counts"), "bytes"),
+        on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a layer", counts, run.sent_in("counts"), "bytes"),
         on_each_rank(
             "Switch eq. 5", "shares of choices", "8·2E(N-1)/N likewise", chosen, run.sent_in("balance"), "bytes"
         ),

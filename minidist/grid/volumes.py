@@ -43,7 +43,7 @@ def expert_volumes(run: Asked, shares: Sequence[Share]) -> list[tensor.Volume]:
     elements = [size * run.options.width for size in rows]
     return [
         tensor.Volume("GShard §3", "dispatch, combine", formula, [*experts.TOKENS], elements, 1, run.bytes.stored),
-        tensor.Volume("MegaBlocks", "counts of rows", "E(P-1)/P a forward", ["counts"], counts, 1, 8),
+        tensor.Volume("MegaBlocks", "counts of rows", "E(P-1)/P a layer", ["counts"], counts, 1, 8),
         tensor.Volume("Switch eq. 5", "shares of choices", "2E(W-1)/W likewise", ["balance"], chosen, 1, 8),
     ]
 

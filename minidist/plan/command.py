@@ -107,12 +107,12 @@ def dense_shape_of(options: argparse.Namespace) -> tuple[str, Model]:
         raise UsageError("--model and --parameters say the same: leave one of them out")
     if o.parameters:
         context = o.context or 2048
-        return "a GPT", proportioned(o.parameters, context)
+        return f"a GPT of about {o.parameters:,}", proportioned(o.parameters, context)
     name = o.model or "llama2-7b"
     if name in MIXTURES:
         mix, s = MIXTURES[name]
         return name, Model("llama", mix.v, s, mix.h, mix.layers, mix.a, mix.kv, False, mix.experts, mix.k, f=mix.f)
-    of = model_of(name)
+    of = model_of(name, [*MODELS, *MIXTURES])
     if isinstance(of, llama.LlamaShape):
         return name, Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, f=of.f)
     if (o.context or 0) > of.s:
@@ -153,7 +153,7 @@ def cluster_of(options: argparse.Namespace) -> Cluster:
 def row_of(found: Found, number: int, option: str) -> Row:
     """The row that an option names. Raises UsageError if there is none."""
     if number > len(found.rows):
-        raise UsageError(f"{option} {number}: {len(found.rows)} rows fit")
+        raise UsageError(f"{option} {number}: there are {len(found.rows):,} rows")
     return found.rows[number - 1]
 
 

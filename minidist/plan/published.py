@@ -204,7 +204,7 @@ def lines(evaluated: Sequence[tuple[Published, Row]], stands: Sequence[Stands]) 
         measured = run.wanted.tokens / run.seconds
         mfu = row.mfu * measured / row.tokens
         stands_at, rates = f"{'' if listed else '~'}{place} of {fit}", f"{count(measured):>8} {count(row.tokens):>6}"
-        shares = f"{100 * mfu:5.1f} {100 * row.mfu:5.1f} {100 * off:+4.0f}%"
+        shares = f"{100 * mfu:5.1f} {100 * row.mfu:5.1f} {round(100 * off):+4d}%"
         yield f"{run.name:26} {stands_at:>14} {rates} {shares} {mark}".rstrip()
     yield ""
     for reason, mark in reasons.items():

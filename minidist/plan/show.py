@@ -24,7 +24,7 @@ def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | Non
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} layouts are possible; {fit:,} fit. Each is shown with its best order."
+    yield f"\n{total:,} layouts are possible; {fit:,} fit: {len(found.rows):,} rows, each with its best order."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 
@@ -104,10 +104,10 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
 
 
 SYMBOLS = (
-    "Ψr: parameters of the rank's part of the model; Ψe: of its experts. G ranks divide model states; W: all dp·cp "
-    "ranks. t, N, P: tensor, context, expert ranks. b, s, h, V: sequences of a micro-batch, tokens of a sequence, "
-    "width, vocabulary. c: a context rank's tokens of a sequence. g: heads of keys, as a part of all heads. k, cf: "
-    "experts of a token, and their capacity. m: micro-batches."
+    "Ψr: parameters of the rank's part of the model. Ψe: of its experts. G: ranks that divide model states. W: all "
+    "dp·cp ranks. t, N, P: tensor, context, expert ranks. b: sequences of a micro-batch. s: tokens of a sequence. c: "
+    "those on one context rank. h: width. V: vocabulary. g: heads of keys, as a part of all heads. k: experts of a "
+    "token. cf: their capacity. m: micro-batches."
 )
 
 

@@ -65,7 +65,7 @@ def layout_of(options: command.Options, ranks: int) -> Layout:
     if o.no_sync and o.accumulate == 1:
         raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
     if o.ranks_per_host and o.strategy != "hybrid_shard":
-        raise UsageError(f"--ranks-per-host is of --strategy hybrid_shard: {strategy} leaves no choice")
+        raise UsageError(f"--ranks-per-host needs --strategy hybrid_shard, not {strategy}")
     o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
     if ranks % o.cp:
         works = max(n for n in range(1, min(o.cp, ranks) + 1) if ranks % n == 0)

@@ -5,9 +5,11 @@ from typing import Any
 
 from minidist import UsageError, command, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.options import Parser, at_least, within
+from minidist.cli.tables import say
 from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
 
@@ -42,11 +44,18 @@ def claims(run: Run) -> list[Claim]:
     psi, sent = run.model.parameters(run.ranks), [counted["sent"] for counted in run.counted]
     volume = wide * paper.volume(psi, run.ranks, len(run.loss), o.every)
     outer = paper.outer(psi, o.outer_lr, o.outer_momentum, wide)
+    formula = f"{2 * wide}Ψ" if outer else "0"
     return [
         *memory_claims(run, stage=0),
-        on_each_rank("DiLoCo §2", "outer optimizer", f"{2 * wide}Ψ", outer, run.memory_of("stash"), "bytes"),
+        on_each_rank("DiLoCo §2", "outer optimizer", formula, outer, run.memory_of("stash"), "bytes"),
         on_each_rank("Stich §1", "sent, in T steps", f"⌈T/H⌉·{wide}·2Ψ(N-1)/N", volume, sent, "bytes"),
     ]
+
+
+def print_closing(run: Run) -> None:
+    """Print what the formulas' letters mean."""
+    say("T: steps; H: steps from one averaging to the next (--every).")
+    print_zero_closing(run)
 
 
 CHAPTER = Chapter(
@@ -58,6 +67,7 @@ CHAPTER = Chapter(
     add_options=add_options,
     prepare=prepare,
     claims=claims,
+    closing=print_closing,
     perform=lambda chapter, comm, job: chapter.train(comm, job, count=count),
     cases={"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"},
 )

@@ -84,7 +84,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     if options.stop and options.stop[0] not in servers:
         raise UsageError(f"--stop {options.stop[0]}:…: rank {options.stop[0]} is no server")
     if options.stop and not options.replicas:
-        raise UsageError("--stop: without --replicas there is nobody to take over")
+        raise UsageError("--stop: without --replicas no rank can take over")
     if options.stop and options.staleness_sweep:
         raise UsageError("--stop and --staleness-sweep do not go together")
     if options.stop and options.keys == "cached":

@@ -200,7 +200,7 @@ def test_a_count_is_written_and_a_bug_that_nothing_notices_is_told(tmp_path: Pat
     [
         (["no-such-bug"], "'no-such-bug' is no bug of record: take one of half-reduced-muon,"),
         (["zero2-is-zero1", "--count"], "--count counts all bugs: leave out the name"),
-        (["--json", "x.json"], "--json is of --count: use both"),
+        (["--json", "x.json"], "--json needs --count"),
         (["--nothing"], "unrecognized arguments: --nothing"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_configuration_of_something_else_stays(tmp_path: Path, monkeypatch: py
     Path("text.txt").write_text("no more and no less " * 50)
     Path("config.json").write_text('{"mine": 1}')
     line = f"{SMALL} --data text.txt --export model.safetensors --names huggingface"
-    with pytest.raises(UsageError, match=r"would write config\.json, which is there and no model's"):
+    with pytest.raises(UsageError, match=r"would overwrite config\.json, which is no model's"):
         command.prepare(command.parser("", "train"), line.split(), 1)
     Path("config.json").write_text('{"model_type": "gpt2"}')
     command.prepare(command.parser("", "train"), line.split(), 1)

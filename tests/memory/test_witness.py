@@ -251,4 +251,4 @@ def test_the_report_says_where_something_is_unnamed(tmp_path: Path) -> None:
     (rank,) = launch("jobs.memories:secretive", 1, str(tmp_path), timeout=60).ranks
     assert rank.value == 1
     assert "agrees with NumPy" in rank.stdout
-    assert "bytes of arrays that nobody named" in rank.stdout
+    assert "bytes of arrays that are in no pool" in rank.stdout
