@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
         print(f"minidist {__version__}")
     elif arguments[0] in WORDS and len(arguments) != 1 + len(WORDS[arguments[0]].split()):
         line = f"python -m minidist {arguments[0]} {WORDS[arguments[0]]}".rstrip()
-        raise UsageError(f"{arguments[0]} takes {WORDS[arguments[0]] or 'nothing else'}: {line}")
+        raise UsageError(f"cannot do {' '.join(arguments)!r}: use {line}")
     elif arguments[0] == "inspect":
         from minidist.checkpoints import inspect
 

@@ -5,6 +5,7 @@ rank, a slice for each piece of work, an arrow for each message.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,7 +141,7 @@ def tell_idle(timelines: Sequence[Timeline]) -> str:
     on all stages: ZB-H2 has "zero bubble" in it."""
     step = max(timeline.end for timeline in timelines)
     longest = max(timeline.end - timeline.start for timeline in timelines)
-    own = f" (of a stage's own time, {idle_part(timelines, longest):.1%})" if longest < step else ""
+    own = "" if math.isclose(longest, step) else f" (of a stage's own time, {idle_part(timelines, longest):.1%})"
     return f"{idle_part(timelines, step):.1%} idle{own}"
 
 

@@ -22,7 +22,7 @@ def claim(name, unit):
         ),
         (
             [claim("held", "bytes"), claim("share", "tokens")],
-            "Volumes in bytes. W ranks share a step's b sequences of s tokens.",
+            "Volumes in bytes. R ranks share a step's tokens.",
         ),
         ([claim("idle", ""), claim("calls", "calls")], ""),
     ],

@@ -149,4 +149,4 @@ def test_what_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatc
     assert refusal("--memory-plot", png, "--steps", "0").endswith(" has no step to draw: ask for --steps 1 or more")
     assert "would overwrite the file of --export" in refusal("--memory-plot", png, "--export", png)
     monkeypatch.setattr(plot, "find_spec", lambda name: None if name == "matplotlib" else SimpleNamespace())
-    assert refusal("--memory-plot", png) == "--memory-plot needs matplotlib: pip install '.[lessons]'"
+    assert refusal("--memory-plot", png) == "--memory-plot needs matplotlib: pip install --editable '.[lessons]'"
