@@ -214,7 +214,7 @@ def test_a_mistake_is_one_line(arguments, says, monkeypatch, capsys):
 def test_without_matplotlib_a_picture_is_refused_in_one_line(measured, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(memory_plot, "find_spec", lambda name: None)
     assert bench_with(monkeypatch, "--plot", str(tmp_path / "bench.png")) == 2
-    assert capsys.readouterr().err.endswith("--plot needs matplotlib: pip install '.[lessons]'\n")
+    assert capsys.readouterr().err.endswith("--plot needs matplotlib: pip install --editable '.[lessons]'\n")
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
