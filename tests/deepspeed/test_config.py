@@ -543,7 +543,7 @@ def test_neither_fp16_nor_bf16_is_fp32() -> None:
 def test_strict_json_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hjson", None)
     assert planned(EVERYTHING_AUTO).stage == 3
-    with pytest.raises(UsageError, match=r"line 3, column 3: .*pip install '.*\[deepspeed\]'"):
+    with pytest.raises(UsageError, match=r"line 3, column 3: .*pip install --editable '.*\[deepspeed\]'"):
         planned(BY_HAND)
 
 

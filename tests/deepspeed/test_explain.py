@@ -225,7 +225,7 @@ def test_broken_yaml(tmp_path: Path, text: str, says: str) -> None:
 
 def test_yaml_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(UsageError, match=r"pip install '.*\[deepspeed\]'"):
+    with pytest.raises(UsageError, match=r"pip install --editable '.*\[deepspeed\]'"):
         explained(tmp_path, HYBRID, name="a.yaml")
 
 

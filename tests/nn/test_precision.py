@@ -122,7 +122,7 @@ def test_without_ml_dtypes_bf16_is_refused_in_a_line(monkeypatch):
     """Before any work, with what to install; everything else needs no such package."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     made = command.parser("", "train")
-    with pytest.raises(UsageError, match=r"needs ml_dtypes: pip install '.\[bf16\]'"):
+    with pytest.raises(UsageError, match=r"needs ml_dtypes: pip install --editable '.\[bf16\]'"):
         command.prepare(made, ["--precision", "bf16"], ranks=1)
     command.prepare(made, ["--precision", "mixed"], ranks=1)
 
