@@ -61,6 +61,7 @@ def table_of_rooms(paths: Sequence[str]) -> str:
     return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder", "what it is about"), rows)
 
 
+COLLECTIVES = "Collectives, step by step"  # its page's title
 PLAYED = {  # the page on which a reader can play with a chapter's subject
     "ring": "collectives",
     "context_parallel": "collectives",
@@ -76,7 +77,7 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
     pages that compute, if there are any."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
     title, _, rest = document.partition("\n")
-    titles = {"collectives": "Collectives, step by step"} | {page.name: page.title for page in computing}
+    titles = {"collectives": COLLECTIVES} | {page.name: page.title for page in computing}
     played = PLAYED.get(name, "")
     play = f"Play with it: [{titles[played]}](../{played}.md)" if played in titles else ""
     parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name), play]
@@ -194,7 +195,7 @@ def collectives(recorded: traces.Traces) -> str:
         f'<button type="button" data-by="{by}">{word}</button> ' for by, word in ((-1, "Back"), (1, "Next"))
     )
     return "\n\n".join([
-        "# Collectives, step by step",
+        f"# {COLLECTIVES}",
         "Each row is a rank, and each rank has a color. A box is a chunk of the rank's array, with its number. The\n"
         "colors say whose parts are in it, and a frame says that it has just arrived. Each chunk is one number of 8\n"
         "bytes. All this was recorded while this page was made: `minidist/ring.py` and\n"

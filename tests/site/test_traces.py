@@ -142,6 +142,8 @@ def test_pictures_show_what_was_recorded(n: int) -> None:
             assert len(rows) == n
             for rank, (holds, sends, nbytes) in enumerate(rows):
                 assert boxes(holds) == [tuple(item) if item else None for item in run["held"][rank][step]]
+                left, *right = holds.split('class="bar"')  # what is still to be sent, and what has come
+                assert [len(boxes(part)) for part in (left, *right)] == [n, n] if name == "all-to-all" else not right
                 ahead = [m for m in (run["messages"] + [[]])[step] if m[0] == rank]
                 assert boxes(sends) == [item for m in ahead for item in m[2]]
                 assert re.findall(r"to rank (\d+)", sends) == [str(m[1]) for m in ahead]
