@@ -1,5 +1,6 @@
 """The pages that compute, driven as readers drive them: sliders, buttons, keys, the address bar (`make site-test`)."""
 
+import contextlib
 import html
 import itertools
 import json
@@ -173,6 +174,19 @@ def test_the_plan_answers_with_more_rows(open_computing: Callable[..., Any]) -> 
     shown = answer_of(page, lambda: field.press("Enter"))
     assert shown == text_of(PLAN_PAGE, PLAN_PAGE.first() | {"rows": "3"})
     assert page.locator("#view table.plan tbody tr").count() == 3
+
+
+@pytest.mark.parametrize("lost", ["worker.js", "pyodide.mjs", "pyodide.asm.wasm", "minidist.zip"])
+def test_what_cannot_be_loaded_is_said(lost: str, browser: Any, address: str) -> None:
+    """The first view stays, and the reader knows that no other one will come."""
+    with contextlib.closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.route(f"**/{lost}", lambda asked: asked.abort())
+        page.goto(f"{address}{MEMORY_PAGE.name}.html")
+        page.wait_for_function(
+            "document.getElementById('state').value.includes('could not be loaded')", timeout=240_000
+        )
+        assert page.locator("#view svg").count() == 1
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------

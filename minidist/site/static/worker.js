@@ -8,9 +8,13 @@ const ready = (async () => {
   return python.runPython("from minidist.site.compute import answer; answer");
 })();
 
+// What fails while Python loads is the worker's error: the page says that Python could not be loaded.
+addEventListener("unhandledrejection", ({ reason }) => reportError(reason));
+
 onmessage = async ({ data }) => {
+  const answer = await ready;
   try {
-    postMessage({ ...data, view: (await ready)(data.page, JSON.stringify(data.settings)) });
+    postMessage({ ...data, view: answer(data.page, JSON.stringify(data.settings)) });
   } catch (error) {
     postMessage({ ...data, error: String(error) });
   }
