@@ -10,8 +10,7 @@ import pytest
 from minidist import command, train
 from minidist.claims import needs
 from minidist.claims.run import Asked
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.launch.launcher import launch
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
@@ -92,7 +91,7 @@ def held(line: str, ranks: int) -> list[dict[str, int]]:
                 train.train_step(driver, job.corpus, job.options, step)
         return driver.engine.memory()
 
-    return run_threads(be_rank, ranks, Rules("eager"))
+    return run_ranks(be_rank, ranks)
 
 
 def estimated(line: str, ranks: int) -> list[needs.Needs]:
