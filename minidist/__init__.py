@@ -26,6 +26,14 @@ class Stopped(Exception):
     with exit status 1."""
 
 
+class EndJob(Exception):
+    """The work is done, and all ranks end now with this exit status, also those that would never leave."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Finished(Exception):
     """The user asked only for this text (--help): shown once, exit status 0."""
 

@@ -51,7 +51,7 @@ def run_by_rules(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]
         return value
 
     turns: Turns[T] = Turns(n, idle)
-    results = turns.run(be_rank, exchange.in_order(range(n)))
+    results = turns.run_named(be_rank, exchange.in_order(range(n)))
     if lost := exchange.unreceived():
         raise CommError(f"{len(lost)} messages were not received; one is that of {lost[0].call} at {lost[0].where}")
     return results

@@ -39,10 +39,9 @@ class Turns(Generic[T]):
         self._ranks: list[greenlet.greenlet] = []
 
     def run(self, be_rank: Callable[[int], T], order: Iterable[int]) -> list[T]:
-        """Call `be_rank(rank)` for every rank; return the results, in order of rank.
+        """Call `be_rank(rank)` for every rank; return the results, in order of rank. order: in which the ranks begin.
 
-        The first exception ends all ranks, and is raised here with a note that names its rank. order: in which the
-        ranks begin.
+        The first exception ends all ranks, and is raised here; `running` is its rank.
         """
         self._hub = greenlet.getcurrent()
         trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
@@ -61,19 +60,25 @@ class Turns(Generic[T]):
         try:
             while len(self.results) < self.n:
                 if not self.ready:
+                    self.running = -1
                     self.idle()
                 rank = self.running = self.ready.popleft()
                 self.switches += 1
                 if shown:
                     shown(rank, trace)
-                try:
-                    self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
-                except Exception as error:
-                    error.add_note(f"on rank {rank} of {self.n}")
-                    raise
+                self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
         finally:
             self._end()
         return [self.results[rank] for rank in range(self.n)]
+
+    def run_named(self, be_rank: Callable[[int], T], order: Iterable[int]) -> list[T]:
+        """The same; a note of the exception names its rank."""
+        try:
+            return self.run(be_rank, order)
+        except Exception as error:
+            if self.running >= 0:
+                error.add_note(f"on rank {self.running} of {self.n}")
+            raise
 
     def wait(self) -> None:
         """Let the others run until something has put this rank into `ready`."""
@@ -97,7 +102,7 @@ class Turns(Generic[T]):
 
 def show_rank(rank: int, trace: Any) -> None:
     """Show a debugger's user which rank runs: in pdb's prompt, and as the name of the thread."""
-    debugger = getattr(trace, "__self__", None)
+    debugger: Any = getattr(trace, "__self__", None)
     if hasattr(debugger, "prompt"):
         debugger.prompt = f"(Pdb, rank {rank}) "
     threading.current_thread().name = f"rank {rank}"

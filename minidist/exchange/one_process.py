@@ -40,7 +40,8 @@ def run_ranks(function: Callable[[Comm], T], n: int) -> list[T]:
     An exception on one rank ends all ranks, and is raised here, with a note that names the rank. Raises Deadlock if
     some ranks can never go on, and CommError if a request is never waited for.
     """
-    return World(n).run(function)
+    world = World(n)
+    return world.turns.run_named(world.rank_of(function), range(n))
 
 
 class World:
@@ -54,18 +55,21 @@ class World:
         self.meetings: dict[tuple[Any, str], Meeting] = {}  # by communicator and call: those that some ranks wait in
         self.waits: list[Sequence[Operation] | Meeting] = [()] * n  # what each rank waits for, or last waited for
         self.numbers = count()
-        self.in_vain = 0  # polls since something last happened
+        self.moves = 0  # messages delivered, meetings held and ranks finished so far
+        self.in_vain = self.last_move = 0  # polls since the last of these; which that was
         self.verdict: Deadlock | None = None
 
-    def run(self, function: Callable[[Comm], T]) -> list[T]:
+    def rank_of(self, function: Callable[[Comm], T]) -> Callable[[int], T]:
+        """What a rank does, by its number."""
+
         def be_rank(rank: int) -> T:
             ledger = self.ledgers[rank]
             value = function(Comm(GreenletPort(self, (), range(self.n), rank), ledger))
             ledger.check_requests()
-            self.in_vain = 0
+            self.moves += 1
             return value
 
-        return self.turns.run(be_rank, range(self.n))
+        return be_rank
 
     def match(self, send: "Operation", receive: "Operation") -> None:
         """Deliver a message; both ranks can go on if they wait for this."""
@@ -82,7 +86,7 @@ class World:
             receive.nbytes = TOO_LONG
         receive.tag = send.tag
         send.through = receive.through = True
-        self.in_vain = 0
+        self.moves += 1
         for operation in (send, receive):
             if operation.waiting:
                 operation.waiting = False
@@ -90,7 +94,8 @@ class World:
 
     def poll(self, rank: int) -> None:
         """Let all other ranks run that can, because this one has found nothing."""
-        self.in_vain += 1
+        self.in_vain = self.in_vain + 1 if self.last_move == self.moves else 1
+        self.last_move = self.moves
         if self.in_vain % IN_VAIN == 0 and self.stuck():
             self.verdict = self.deadlock()
             self.turns.ready.clear()
@@ -106,7 +111,8 @@ class World:
 
     def deadlock(self) -> Deadlock:
         """Which ranks can never go on, and why."""
-        looks, awaited, stuck = [self.look(rank) for rank in range(self.n)], self.awaited(), self.stuck()
+        looks: waits.Looks = [self.look(rank) for rank in range(self.n)]
+        awaited, stuck = self.awaited(), self.stuck()
         return Deadlock(waits.find_cause(looks, stuck, awaited), looks, awaited, stuck)
 
     def stuck(self) -> list[int]:
@@ -306,7 +312,7 @@ class GreenletPort:
         meeting.come.append((self.rank, color, key))
         if len(meeting.come) == self.size:
             del world.meetings[place]
-            world.in_vain = 0
+            world.moves += 1
             world.turns.ready.extend(self.world_ranks[rank] for rank, _, _ in meeting.come[:-1])
         while len(meeting.come) < self.size:
             world.waits[self._me] = meeting
