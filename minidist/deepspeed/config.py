@@ -68,7 +68,7 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
             notes.append(f'{path} is "auto", which DeepSpeed reads as its default, {_short(table[path].default)}')
             continue
         values[path] = _checked(path, table[path], value, auto)
-        note = _note(path, table[path], values[path])
+        note = note_of(path, table[path], values[path])
         if note:
             notes.append(note)
     return Config(table, stated, values, notes)
@@ -192,7 +192,7 @@ def _checked(path: str, key: Key, value: Any, auto: dict[str, Any]) -> Any:
     return found
 
 
-def _note(path: str, key: Key, value: Any) -> str:
+def note_of(path: str, key: Key, value: Any) -> str:
     """Why a stated key has no effect; "" if it has one, or if what it asks for happens anyway."""
     if not (key.never or key.yet) or value in key.already:
         return ""

@@ -110,7 +110,7 @@ def explain(arguments: Sequence[str]) -> str:
     return "\n".join(
         [
             *wrapped(f"{options.config}: {name}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
-            *keys(plan, model),
+            *keys(plan, model, translated.stated),
             *memory(plan, model, s),
             *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
@@ -120,19 +120,34 @@ def explain(arguments: Sequence[str]) -> str:
     )
 
 
-def keys(plan: Plan, model: Model | Count) -> Iterator[str]:
-    """Each key in the file: its value, what it means in DeepSpeed, and what it does here."""
+def keys(plan: Plan, model: Model | Count, outer: dict[str, Any]) -> Iterator[str]:
+    """Each key in the file: its value, what it means in DeepSpeed, and what it does here. outer: Accelerate's keys."""
     yield "\nWhat it says"
-    silent = {note.split()[0]: note for note in plan.notes}
+    notes = list(plan.notes)
+
+    def about(path: str) -> Iterator[str]:
+        for note in [note for note in notes if note.split()[0] == path]:
+            notes.remove(note)
+            yield from wrapped(note.removeprefix(path).strip(), "      ")
+
+    for path, value in outer.items():
+        if path in accelerate.STARTING:
+            continue
+        key = accelerate.meaning(path)
+        yield from wrapped(f"{path} = {shown(value)}{f': {key.means}' if key else ''}")
+        yield from about(path)
+    if starting := [path for path in outer if path in accelerate.STARTING]:
+        yield from wrapped(f"About starting processes, which mpirun does here: {', '.join(starting)}.")
+    if outer:
+        yield "\nIn DeepSpeed's words"
     for path, stated in plan.config.stated.items():
         value = shown(plan.config[path])
         filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
         if filled and path in planning.OF_WIDTH and isinstance(model, Count):
             value, filled = '"auto"', ", of h, which --parameters does not say"
         yield from wrapped(f"{path} = {value}{filled}: {plan.config.table[path].means}")
-        if path in silent:
-            yield from wrapped(silent.pop(path).removeprefix(path).strip(), "      ")
-    for note in silent.values():
+        yield from about(path)
+    for note in notes:
         yield from wrapped(note)
 
 
