@@ -18,7 +18,7 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.cli.read import read, text_of
 from minidist.deepspeed.accelerate_keys import DEEPSPEED, ONE_RANK, SECTIONS, STARTING, TOP, prefixed
-from minidist.deepspeed.config import NEAR, note_of
+from minidist.deepspeed.config import NEAR, note_of, shown_path
 from minidist.deepspeed.keys import Key
 from minidist.deepspeed.peers import refuse_peers
 
@@ -63,7 +63,7 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
     known = (*TOP, *STARTING, *SECTIONS)
     for name in found:
         if name not in known:
-            raise UsageError(f"there is no key {name}, and Accelerate refuses it{_guess(name, known)}")
+            raise UsageError(f"there is no key {shown_path(name)}, and Accelerate refuses it{_guess(name, known)}")
     found |= {name: _section(found, name) for name in SECTIONS if name in found}
     _refuse_other_axes(found)
     stated = _whole(found, "num_processes")
@@ -81,7 +81,7 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
     _precision(translated.config, found.get("mixed_precision", "fp16" if found.get("fp16") else "no"))
     for name, value in found.items():
         inner = value if name in SECTIONS else {"": value}
-        translated.stated |= {f"{name}.{each}".removesuffix("."): value for each, value in inner.items()}
+        translated.stated |= {f"{name}.{each}" if name in SECTIONS else name: value for each, value in inner.items()}
     translated.notes += [*twice, *_without_effect(translated.stated)]
     if stated and stated != n:
         translated.notes.append(f"num_processes {stated} has no effect here, because there are {n} ranks already")
@@ -90,21 +90,21 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
 
 def meaning(path: str) -> Key | None:
     """The key of this path; None if Accelerate does not know it, or if it is about starting processes."""
-    section, _, name = path.rpartition(".")
-    return SECTIONS[section].get(prefixed(section, name)) if section else TOP.get(name)
+    section, _, name = path.partition(".")
+    return SECTIONS[section].get(prefixed(section, name)) if section in SECTIONS else TOP.get(path)
 
 
 def _without_effect(stated: dict[str, Any]) -> Iterator[str]:
     """A note for each key that has no effect here, and for each that Accelerate accepts without knowing it."""
     for path, value in stated.items():
-        section, _, name = path.rpartition(".")
+        section, _, name = path.partition(".")
         if key := meaning(path):
             yield from filter(None, [note_of(path, key, value)])
         elif path.startswith("mpirun_config."):
-            yield f"{path} has no effect here, because you say mpirun yourself"
+            yield f"{shown_path(path)} has no effect here, because you say mpirun yourself"
         elif path not in STARTING:
             unknown = "has no effect here, and none in Accelerate, which does not know it"
-            yield f"{path} {unknown}{_guess(name, SECTIONS[section])}"
+            yield f"{shown_path(path)} {unknown}{_guess(name, SECTIONS[section])}"
 
 
 def parse(path: str) -> tuple[dict[str, Any], list[str]]:
@@ -119,15 +119,15 @@ def parse(path: str) -> tuple[dict[str, Any], list[str]]:
     class Noting(yaml.SafeLoader):
         """Notes keys that stand twice in a mapping."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            lines = dict[str, int]()
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, seen = super().compose_mapping_node(anchor), set[str]()
             for key, _ in node.value:
-                line, name = key.start_mark.line + 1, str(key.value)
-                if name in lines and lines[name] < line and key.tag != "tag:yaml.org,2002:merge":
-                    note = f"line {line} has the key {name} a second time: the last one counts, as in Accelerate"
-                    twice.append(note)
-                lines[name] = line
-            return super().construct_mapping(node, deep)
+                name = str(key.value)
+                if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                    where = f"line {key.start_mark.line + 1} has the key {shown_path(name)} a second time"
+                    twice.append(f"{where}: the last one counts, as in Accelerate")
+                seen.add(name)
+            return node
 
     try:
         found = yaml.load(text_of(path), Noting)

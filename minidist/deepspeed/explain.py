@@ -19,6 +19,7 @@ from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
+from minidist.deepspeed.config import shown_path
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.sizes import again, divided, on_device, passing, persistent, sizes, states
 from minidist.mpi.output import as_shown
@@ -134,8 +135,8 @@ def keys(plan: Plan, model: Model | Count, outer: dict[str, Any]) -> Iterator[st
         if path in accelerate.STARTING:
             continue
         key = accelerate.meaning(path)
-        yield from wrapped(f"{path} = {shown(value)}{f': {key.means}' if key else ''}")
-        yield from about(path)
+        yield from wrapped(f"{shown_path(path)} = {shown(value)}{f': {key.means}' if key else ''}")
+        yield from about(shown_path(path))
     if starting := [path for path in outer if path in accelerate.STARTING]:
         yield from wrapped(f"About starting processes, which mpirun does here: {', '.join(starting)}.")
     if outer:
@@ -167,7 +168,8 @@ def shown(value: Any) -> str:
     named = {"True": "true", "False": "false", "None": "null"}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return named.get(repr(value), str(value))
+    text = named.get(repr(value), str(value))
+    return text if text.isprintable() else f"{value!r:.100}"
 
 
 def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:

@@ -96,6 +96,29 @@ def test_no_key_is_taken_for_an_unknown_one(tmp_path: Path, key: str) -> None:
     assert "does not know" not in text
 
 
+@pytest.mark.parametrize(
+    "section", ["fsdp_config", "dynamo_config", "fp8_config", "parallelism_config", "mpirun_config"]
+)
+def test_whatever_a_file_says_is_printable(tmp_path: Path, section: str) -> None:
+    strange = {
+        "a.b": 1,
+        "": 2,
+        ".": 3,
+        "\x1b[31m": 4,
+        "x\ny": 5,
+        7: 6,
+        "z" * 300: 7,
+        "list": [[1]],
+        "text": "\x1b[0m" * 99,
+    }
+    said = {"distributed_type": "FSDP", "gpu_ids": "\x1b[31m", "main_process_ip": ["\n"], section: strange}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(said))
+    text = explain.explain([str(tmp_path / "a.yaml")])
+    assert text.replace("\n", "").isprintable()
+    for key in ("a.b = 1", ". = 3", "7 = 6", "list = [[1]]", r"x\ny' = 5"):
+        assert key in text
+
+
 def test_a_section_of_fsdp_may_leave_out_the_prefix(tmp_path: Path) -> None:
     """As in `accelerate launch`, which adds it."""
     text = explained(tmp_path, {"distributed_type": "FSDP", "fsdp_config": {"sharding_strategy": "NO_SHARD"}})
@@ -164,10 +187,11 @@ def test_a_key_that_stands_twice_is_taken_as_yaml_takes_it(tmp_path: Path) -> No
     assert "fsdp_config.fsdp_version = 2: " in text
     assert "line 4 has the key fsdp_version a second time: the last one counts, as in Accelerate" in text
     assert "line 5 has the key num_processes a second time" in text
-    merged = "x: &x {fsdp_version: 2}\n"
     file = tmp_path / "b.yaml"
-    file.write_text(f"{merged}fsdp_config:\n  <<: *x\n  fsdp_version: 1\n")
-    assert accelerate.parse(str(file))[1] == []
+    file.write_text("x: &x {k: 2}\ny: &y\n  <<: *x\n  k: 1\nz:\n  <<: *y\n  <<: *x\n  k: 3\nw: {k: 1, k: 2}\n")
+    found, notes = accelerate.parse(str(file))
+    assert (found["y"], found["z"], found["w"]) == ({"k": 1}, {"k": 3}, {"k": 2})
+    assert notes == ["line 9 has the key k a second time: the last one counts, as in Accelerate"]
 
 
 # ---- files of other systems ------------------------------------------------------------------------------------------
