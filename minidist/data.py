@@ -72,7 +72,7 @@ def load(path: str | None, context: int, field: str | None = None) -> Corpus:
     if field or path.lower().endswith((".jsonl", ".ndjson")):
         documents = _documents(text, field or "text", f"--data {path}")
         text = "\n".join(documents)
-        note = f"{name} has {len(documents):,} documents, one in each line: the field {field or 'text'} is used"
+        note = f"{name} has {len(documents):,} documents, one in each line: the field {field or 'text'!r:.60} is used"
         note += "" if field else " (--text-field NAME: another)"
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     numbers = np.zeros(sys.maxunicode + 1, np.int32)  # by code point
@@ -130,7 +130,7 @@ def _documents(text: str, field: str, name: str) -> list[str]:
         if not isinstance(value := document.get(field), str):
             others = (key for key, value in document.items() if isinstance(value, str) and key.isprintable())
             hint = "".join(f": use --text-field {shlex.quote(other)}" for other in itertools.islice(others, 1))
-            raise UsageError(f"{name}: line {number} has no text in a field {field}{hint or ', nor in another'}")
+            raise UsageError(f"{name}: line {number} has no text in a field {field!r:.60}{hint or ', nor in another'}")
         found.append(SURROGATES.sub("\ufffd", value.replace("\r\n", "\n")))
     if not found:
         raise UsageError(f"{name} has no document")

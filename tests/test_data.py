@@ -160,7 +160,8 @@ def test_lines_of_json_are_documents(tmp_path):
     read = corpus.decode(np.concatenate([corpus.train, corpus.validation]))
     assert read == "\n".join(parts).replace("\r\n", "\n").replace("\ud800", "\ufffd")
     assert (
-        corpus.note == "c.jsonl has 3 documents, one in each line: the field text is used (--text-field NAME: another)"
+        corpus.note
+        == "c.jsonl has 3 documents, one in each line: the field 'text' is used (--text-field NAME: another)"
     )
     assert data.load(str(path), 8, "content").vocabulary == "\nb"
     assert load(tmp_path, TEXT).note == ""
@@ -174,10 +175,10 @@ def test_lines_of_json_are_documents(tmp_path):
     [
         (
             lines_of({"text": "a"}, {"content": "b", "id": 1}),
-            "line 2 has no text in a field text: use --text-field content",
+            "line 2 has no text in a field 'text': use --text-field content",
         ),
-        (lines_of({"text": "a"}, {"id": 1, "n": 2}), "line 2 has no text in a field text, nor in another"),
-        (lines_of({"text": ["a"]}), "line 1 has no text in a field text, nor in another"),
+        (lines_of({"text": "a"}, {"id": 1, "n": 2}), "line 2 has no text in a field 'text', nor in another"),
+        (lines_of({"text": ["a"]}), "line 1 has no text in a field 'text', nor in another"),
         ('{"text": "a"}\n[1]\n', "line 2 is no JSON object"),
         ('{\n"text": "a"}\n', "line 1 is no JSON object"),
         ('{"text": ' + "[" * 100_000, "line 1 is no JSON object"),

@@ -125,7 +125,7 @@ def test_a_chapter_says_which_field_of_jsonl_it_trains_on(tmp_path):
         line = [sys.executable, "-m", *chapter.split(), *SMALL, "--data", "c.jsonl"]
         done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-        assert "minidist: c.jsonl has 50 documents, one in each line: the field text is used" in done.stderr
+        assert "minidist: c.jsonl has 50 documents, one in each line: the field 'text' is used" in done.stderr
 
 
 def test_a_field_is_of_a_file(refusal):
