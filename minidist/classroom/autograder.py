@@ -8,7 +8,6 @@ results/.
 
 import os
 import sys
-import tempfile
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,7 @@ from minidist.classroom.handed_in import look, sort_out
 from minidist.classroom.release import model_answers
 from minidist.cli.options import Parser, in_one_process, pathlib_path
 from minidist.cli.paths import as_json, write_inside
+from minidist.files import temporary_folder
 
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
 NOTEBOOK = (
@@ -47,8 +47,8 @@ def results(folder: Path) -> dict[str, Any] | None:
     hidden = folder / "source" / "hidden"
     for module in model_answers([lesson]):
         lock(module)
-    with tempfile.TemporaryDirectory() as scratch:
-        found = look(folder / "submission", Path(scratch))
+    with temporary_folder() as scratch:
+        found = look(folder / "submission", scratch)
         exercises, problems = sort_out(found, [lesson])
         for problem in problems:
             print(problem)

@@ -14,7 +14,6 @@ names the signal at most, but not the rank. So every rank is forked from a proce
 end. That process also watches for a sixth way: a rank that is stopped and never goes on (stops.py).
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -29,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, Stopped, UsageError
+from minidist import Finished, Stopped, UsageError, processes
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi import ROOMS, environment, output, shm, stops
@@ -49,8 +48,6 @@ STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process tha
 _parent: list[int] = []  # the pipe to that process, if there is one
 
 THREADS = 3.0  # seconds that a program's remaining threads get when the job is done
-
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: sends a signal when the parent ends
 
 
 def run(
@@ -201,9 +198,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.close(words)
         _parent.append(to_parent)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the prctl
-            os._exit(1)
+        processes.follow(parent, signal.SIGKILL)
         return
 
     os.close(to_parent)
