@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from classroom.tiny import RIGHT, lay, make_lessons
-from jobs.processes import PATIENCE, ROOT, lives, read, segments, wait_until, words_of
+from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
 from minidist import files, processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -90,8 +90,8 @@ class Program:
         assert not line or said[-1:] == [line], self.stderr
         assert "Traceback" not in self.stderr
         assert wait_until(lambda: not self.living()), [words_of(each) for each, _ in self.living()]
-        left = segments() - self.before  # other jobs may have some now, too, but not for long
-        assert wait_until(lambda: not left & segments()), left
+        left = segments() - self.before  # of other jobs, too: these have them open
+        assert wait_until(lambda: not left & orphans()), left
         if number == signal.SIGKILL:
             sweep(self.folder / "tmp")
         assert wait_until(lambda: not os.listdir(self.folder / "tmp")), os.listdir(self.folder / "tmp")

@@ -17,7 +17,10 @@ LEAST = 200_000_000  # bytes of address space: with less, BLAS and MPI end a pro
 def begin(module: str) -> None:
     """Handle errors and Ctrl-C, and refuse to start with too little memory. module: what `python -m` names."""
     signal.signal(signal.SIGINT, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which minidist/__init__.py has blocked
     sys.excepthook = say_what_is_missing
+    if environment.rank() is not None:
+        early_end.launcher()
     if module != "minidist":  # the table of contents, and the doctor
         check_memory()
 

@@ -18,7 +18,6 @@ import importlib
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import threading
@@ -31,9 +30,9 @@ from typing import Any, NoReturn
 from minidist import Finished, Stopped, UsageError, processes
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import ROOMS, environment, output, shm, stops
+from minidist.mpi import ROOMS, environment, output, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail, end_job, wait_until_read
+from minidist.mpi.early_end import be_first_to_fail, end_job, say_as_first, wait_until_read
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
 
@@ -204,38 +203,39 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     os.close(to_parent)
     os.set_blocking(words, False)
 
+    heard = bytearray()
+
+    def words_so_far() -> bytes:
+        with suppress(BlockingIOError):  # nothing more in the pipe
+            heard.extend(os.read(words, 100))
+        return bytes(heard)
+
+    watch = stops.Watch(rank, child, timeout, can_go_on)
+
     def hand_on(number: int, _: object) -> None:
-        if number == signal.SIGINT and not select.select([words], [], [], 0)[0]:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGSTOP)
-                os.waitpid(child, os.WUNTRACED)  # it makes no more segments
-                segments = shm.of(child)
-                os.kill(child, signal.SIGKILL)
-                shm.remove(segments)
-            end_job("minidist: interrupted", INTERRUPTED)
+        if number == signal.SIGINT and not words_so_far():
+            watch.interrupt()
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    watch = stops.Watch(rank, child, timeout, can_go_on)
     watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    watch.check_launcher()
     if status < 0:
         be_first_to_fail()
-        line = f"minidist: error: rank {rank} was {killed_by(-status)}"
-        with suppress(OSError):
-            os.write(2, f"{line}\n".encode())
-        wait_until_read(2)
+        if not words_so_far():
+            watch.take_all_names()
+        say_as_first(f"minidist: error: rank {rank} was {killed_by(-status)}")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
         with suppress(OSError):  # SIGKILL only has its default action
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    with suppress(BlockingIOError):  # nothing in the pipe, which other processes still hold
-        if os.read(words, 100) == STARTED:
-            why = "its program called os._exit, or a library ended it"
-            end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
+    if words_so_far() == STARTED:
+        why = "its program called os._exit, or a library ended it"
+        end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
     watch.stay()
     os._exit(status)
 

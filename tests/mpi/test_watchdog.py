@@ -63,6 +63,44 @@ def test_an_interrupt_is_one_line_and_status_130(ranks: int) -> None:
     assert printed.rfind("\033[?25h") > printed.rfind("\033[?25l") >= 0
 
 
+SLOW = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            print("importing", flush=True)
+            time.sleep(1)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("name", ["shlex", "termios", "numpy", "minidist.mpi.over_mpi"])
+def test_an_interrupt_during_imports(name: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first line of minidist on: one line, status 130. Each of these modules is imported by another part of
+    the start."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(name=name))
+    monkeypatch.setitem(PATHS, "PYTHONPATH", f"{tmp_path}{os.pathsep}{PATHS['PYTHONPATH']}")
+    if name == "minidist.mpi.over_mpi" and not ranks:
+        pytest.skip("a program without ranks does not import it")
+    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
+    program = [sys.executable, "-m", "minidist.zero3" if ranks else "minidist.train", "--steps", "100000"]
+
+    def interrupt(process: subprocess.Popen, printed: str) -> bool:
+        if printed.count("importing") < max(ranks, 1):
+            return False
+        os.killpg(process.pid, signal.SIGINT)
+        return True
+
+    status, printed = at_a_terminal([*launcher, *program], interrupt)
+    assert status == 130, printed
+    assert printed.count("minidist: interrupted") == 1
+    assert "Traceback" not in printed
+    assert "BAD TERMINATION" not in printed
+
+
 def segments_of_the_child(pid: str) -> list[str]:
     """Lines of what a process's child, the rank, has mapped in /dev/shm."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
