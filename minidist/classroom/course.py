@@ -211,7 +211,8 @@ class Class:
         said = [] if not self.known or student in self.known.rows else ["not in the roster"]
         absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
         said += problems + ([f"no {name}" for name in absent] if exercises else [])
-        return said + [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
+        said += [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
+        return [printable(problem) for problem in said]
 
     def tasks(self, lessons: Sequence[Path]) -> list[Task]:
         """All exercises that were handed in."""
@@ -251,7 +252,9 @@ class Class:
             points = [f"{earned[name]:g}" if name in earned else "" for name in self.lessons]
             total = f"{sum(earned.values()):g}" if earned else ""
             named = row or [student] + [""] * (len(header) - 1)
-            writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
+            writer.writerow(
+                [as_text(printable(cell)) for cell in (*named, *points, total, "; ".join(self.problems(student)))]
+            )
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
     def notes(self) -> dict[str, str]:
@@ -270,4 +273,4 @@ class Class:
         if absent := [name for name in self.lessons if name not in self.asked]:
             lines.append(f"nobody has handed in {', '.join(absent)}")
         lines += [f"note on {names}: {note}" for note, names in self.notes().items()]
-        return "\n".join([table, "", *lines]).strip()
+        return "\n".join([table, "", *map(printable, lines)]).strip()

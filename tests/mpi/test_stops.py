@@ -163,7 +163,7 @@ def in_init(job: Job) -> dict[int, int]:
 
     assert wait_until(lambda: len(parents()) == 2), job.stderr
     ranks = {rank: children(process)[0] for rank, process in parents().items()}
-    assert wait_until(lambda: bool(shm.of(ranks[0])) and bool(shm.of(ranks[2])))
+    assert wait_until(lambda: bool(shm.segments(ranks[0])))
     return ranks
 
 
