@@ -100,7 +100,7 @@ class Ended(KeyboardInterrupt):
 
 def unwind_at_signals() -> None:
     """Let SIGTERM and SIGHUP raise Ended, once, in the main thread. Under nohup, SIGHUP stays ignored."""
-    asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
     def unwind(number: int, _: object) -> None:
         for each in asking:

@@ -70,6 +70,7 @@ def run(
     output.guard()
     comm = world()
     Watchdog(comm, end=abort, follows=rank is not None).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which `stay_behind` has blocked
     _tell_parent(STARTED)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
@@ -193,9 +194,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if not child:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        os.close(words)
+        os.close(words)  # SIGINT stays blocked, and waits for the watchdog
         _parent.append(to_parent)
         processes.follow(parent, signal.SIGKILL)
         return
