@@ -133,6 +133,7 @@ class Watch:
 
     def interrupt(self) -> NoReturn:
         """End the job at Ctrl-C, while ranks are inside MPI's Init."""
+        take_names([os.getpid()])  # a rank that still imports may be the first, and end us
         be_first_to_fail()
         self.take_all_names()
         say_as_first("minidist: interrupted")
