@@ -35,6 +35,7 @@ from minidist.launch.notebook_cell import MACHINERY
 LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds without an event, after which deadlocks are looked for even if some ranks compute
 LULL = 1.0  # seconds: a job that wants a processor for less than half of these does not compute
+ENOUGH = 4  # ranks that used this part of their processor time were not starved: a right answer needs less
 STARVED = "the ranks were given too little processor time; try again when less else is running"
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
@@ -156,6 +157,7 @@ class Router(Lines):
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
         self.together = 0.0  # seconds of processor time that they may use together
+        self.used = 0.0  # and how many they have used
         self.before = 0.0  # seconds that the processes from which they descend had used for earlier jobs
         self.cases = 0  # number of cases: the world is split for each
         self.excess = ""  # what they use too much of, in words
@@ -187,7 +189,8 @@ class Router(Lines):
                 computes, checked = wanted - before > (now - checked) / 2, now
             allowed = max(patience, self.longest) if computes else patience
             if now > begin + allowed and not self.hung and self.first is None:
-                self.late, self.fault = True, STARVED if computes else ""
+                enough = self.together and self.used > self.together / ENOUGH
+                self.late, self.fault = True, STARVED if computes and not enough else ""
                 self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
     def wanted(self) -> float:
@@ -200,15 +203,15 @@ class Router(Lines):
         """Set `excess` if all ranks and their descendants together use more than they may, and `fault` if the machine
         has no memory for them."""
         nbytes, number, seconds = limits.look_at(self.processes)
-        seconds -= self.before
+        self.used = seconds - self.before
         who = "its ranks, with all that they have started,"
         if number > limits.TOGETHER:
             self.excess = f"{who} were {number} processes and threads; all together may be {limits.TOGETHER}"
         elif nbytes > self.memory:
             self.excess = f"{who} had {nbytes:,} bytes of memory; all together may have {self.memory:,}"
-        elif self.together and seconds > self.together:
+        elif self.together and self.used > self.together:
             self.excess = (
-                f"{who} had used {seconds:.0f} s of processor time; all together may use {self.together:.0f} s"
+                f"{who} had used {self.used:.0f} s of processor time; all together may use {self.together:.0f} s"
             )
         elif limits.is_short_of_memory():
             self.fault = "it has hardly any memory left; try again when less else is running"
