@@ -3,9 +3,10 @@
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,16 @@ def test_losses_bytes_messages_claims_and_screens_are_the_same(ranks: int, line:
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
+def beginners(mistake: str, *options: str, launcher: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*launcher, sys.executable, "-m", "jobs.beginners", mistake, *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+
+
 @functools.cache
 def said(mistake: str, door: str) -> tuple[int, str]:
     """The exit status of `tests/jobs/beginners.py` with this mistake, and the first rank's words on stderr."""
-    program = [sys.executable, "-m", "jobs.beginners", mistake]
-    command = [*mpiexec_for(3), *program] if door == "MPI" else [*program, "--ranks", "3"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = beginners(mistake, launcher=mpiexec_for(3)) if door == "MPI" else beginners(mistake, "--ranks", "3")
     return done.returncode, re.sub(r"rank \d", "rank R", done.stderr)  # of several that fail, any may speak over MPI
 
 
@@ -121,6 +125,30 @@ def test_a_deadlock_is_known_at_once(mistake: str) -> None:
     assert first.startswith("minidist: error: ")
     assert re.search("every rank waits|rank R has left without", first)
     assert [line[:7] for line in ranks[:3]] == ["rank R:"] * 3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("computes for ever", r"rank 1 has computed without a message, at beginners\.py:\d+"),
+        ("looks for ever", "ranks have looked for messages, and none has come"),
+    ],
+)
+def test_an_endless_loop_ends_after_the_timeout(mistake: str, says: str) -> None:
+    done = beginners(mistake, "--ranks", "3", "--timeout", "1")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.match(rf"minidist: error: {says}, for 1 s \(as --timeout says; 0: for ever\)$", done.stderr)
+
+
+def test_an_interrupt_is_one_line() -> None:
+    options = "--ranks 3 --steps 3000 --layers 1 --width 8 --heads 1 --context 4 --batch 3"
+    command = [sys.executable, "-m", "minidist.zero3", *options.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()  # it trains
+        process.send_signal(signal.SIGINT)
+        assert (process.stderr.read(), process.wait(60)) == ("minidist: interrupted\n", 130)
 
 
 def ring(*launcher: str, options: str) -> subprocess.CompletedProcess[str]:

@@ -82,6 +82,18 @@ def prints_and_raises(comm: Comm) -> None:
     comm.barrier()
 
 
+def computes_for_ever(comm: Comm) -> None:
+    while comm.rank == 1:
+        pass
+    comm.barrier()
+
+
+def looks_for_ever(comm: Comm) -> None:
+    while comm.probe() is None:
+        pass
+
+
+ENDLESS = {"computes for ever": computes_for_ever, "looks for ever": looks_for_ever}
 MISTAKES: dict[str, Callable[[Comm], Any]] = {
     "all receive first": lambda comm: comm.recv(np.zeros(1), right(comm)),
     "one never comes": all_but_rank_1(lambda comm: ring.broadcast(comm, np.zeros(LARGE), root=1)),
@@ -117,4 +129,4 @@ MISTAKES: dict[str, Callable[[Comm], Any]] = {
 }
 
 if __name__ == "__main__":
-    run(lambda comm, mistake: MISTAKES[mistake](comm) and None, lambda comm: sys.argv[1], "jobs.beginners")
+    run(lambda comm, mistake: (MISTAKES | ENDLESS)[mistake](comm) and None, lambda comm: sys.argv[1], "jobs.beginners")
