@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import UsageError
+from minidist import UsageError, unix
 from minidist.exchange import run as one_process
 from minidist.mpi import environment, stops
 from minidist.mpi.comm import Comm
@@ -39,7 +39,7 @@ def run(
         one_process.run(main, prepare, ranks, stops.timeout_in(arguments, timeout))
     elif ranks is None and not launched:
         main = alone
-    if not launched and importlib.util.find_spec("mpi4py") is None:
+    if not launched and (importlib.util.find_spec("mpi4py") is None or not unix.HERE):
         one_process.run(main, prepare, 1, 0)
     from minidist.mpi import run as processes
 

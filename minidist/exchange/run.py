@@ -80,16 +80,16 @@ def debugged() -> bool:
     return sys.gettrace() is not None or any(name in sys.modules for name in ("bdb", "pydevd"))
 
 
-def watch(world: World, timeout: float) -> NoReturn:
+def watch(world: World, timeout: float) -> None:
     """A thread: end the process when no message has been delivered for `timeout` seconds: one rank computes for ever,
     or all look for messages that never come. Time in which the process was stopped, or the machine slept, does not
     count."""
     moves, switches, silent, looked = -1, 0, 0.0, time.monotonic()
-    while True:
+    while not world.turns.ended:
         time.sleep(LOOK)
         now = time.monotonic()
         passed, looked = min(now - looked, 2 * LOOK), now
-        if world.moves != moves:
+        if world.moves != moves or world.turns.ended:
             moves, switches, silent = world.moves, world.turns.switches, 0.0
             continue
         silent += passed

@@ -10,7 +10,6 @@ the timeout; then the report says which rank waits for which. However a job ends
 `minidist.launch.worker` describes the files through which the two sides communicate.
 """
 
-import fcntl
 import functools
 import math
 import os
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, how_to_install, unix
 from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
 from minidist.launch import encode
@@ -105,7 +104,7 @@ def _job_folder(n: int) -> Iterator[Path]:
         for rank in range(n):
             (folder / str(rank)).mkdir()
         with open(folder / "launcher", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            unix.lock(file.fileno())
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,6 +141,7 @@ def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
 
 def find_mpiexec() -> str:
     """The mpiexec of this Python's environment, or else the first one on PATH. Raises UsageError if there is none."""
+    unix.check()
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:

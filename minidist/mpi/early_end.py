@@ -5,13 +5,13 @@ This module loads no MPI, and keeps to the syntax of Python 3.8.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
-import termios
 import time
 from contextlib import suppress
 from typing import NoReturn
+
+from minidist import unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
@@ -40,8 +40,7 @@ def be_first_to_fail() -> None:
     again. If a rank of another job fails just then, its message comes later, but it comes.
     """
     try:
-        folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unix.lock(unix.open_folder(os.path.realpath(tempfile.gettempdir())))
     except OSError:
         time.sleep(3)
 
@@ -56,10 +55,7 @@ def abort(status: int) -> NoReturn:
 
 def wait_until_read(pipe: int) -> None:
     """Wait until mpirun has read the output in this pipe, 0.3 s at most. An abort would lose the unread part."""
-    unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # a file that is no pipe may lack FIONREAD, and loses nothing
-        while time.monotonic() < give_up:
-            fcntl.ioctl(pipe, termios.FIONREAD, unread)
-            if not any(unread):
-                return
+    give_up = time.monotonic() + 0.3
+    with suppress(OSError):  # a file that is no pipe loses nothing
+        while unix.unread(pipe) and time.monotonic() < give_up:
             time.sleep(0.001)

@@ -9,7 +9,6 @@ milliseconds, no matter what it does.
 import itertools
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
+from minidist import unix
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.output import no_memory
@@ -124,13 +124,8 @@ class WorkerPeer:
             if attempt.record is not None and time.monotonic() > self.next_breath + patience:
                 raise JobError(explain_silence(patience))
 
-        before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, patience / 5, patience / 5)
-        try:
+        with unix.ticking(patience / 5, ring):
             yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
     # What the tasks are: see `minidist.mapreduce`.
 
