@@ -43,6 +43,7 @@ FOLDER = getattr(os, "O_DIRECTORY", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 LOCKS = HERE  # whether folders can be locked; if not, nobody knows which are in use, and none is swept away
+APART: Any = {"start_new_session": True} if HERE else {"creationflags": 0x200}  # of Popen: Ctrl-C is not the child's
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # ends a process at once; on Windows the second does
 
 

@@ -41,7 +41,7 @@ def on_windows(lines: list[str], folder: Path) -> list[Ended]:
     """What `python -m LINE` ends with and prints, one after another, in a Python that lacks what Windows lacks."""
     (folder / "text").write_text("To be, or not to be. " * 99)
     command = [sys.executable, str(ROOT / "tests/jobs/windows.py"), json.dumps(lines)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}  # others sweep what has no lock
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [Ended(*each) for each in json.loads(done.stdout)]

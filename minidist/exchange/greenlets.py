@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +35,7 @@ class Turns(Generic[T]):
         self.ready: deque[int] = deque()  # ranks that can go on, in this order
         self.running = -1  # the rank that runs, or ran last
         self.switches = 0  # turns so far
+        self.announce: Callable[[int], object] | None = None  # called with a rank before each of its turns
         self.ended = False
         self.results: dict[int, T] = {}  # of the ranks that have finished
         self._ranks: list[greenlet.greenlet] = []
@@ -56,7 +58,9 @@ class Turns(Generic[T]):
             made.gr_context = contextvars.copy_context()  # np.errstate and others: the caller's, and then its own
             self._ranks.append(made)
         self.ready.extend(order)
-        shown = show_rank if any(name in sys.modules for name in DEBUGGERS) else None
+        announce = self.announce
+        if any(name in sys.modules for name in DEBUGGERS):
+            announce = partial(show_rank, trace)
         try:
             while len(self.results) < self.n:
                 if not self.ready:
@@ -64,8 +68,8 @@ class Turns(Generic[T]):
                     self.idle()
                 rank = self.running = self.ready.popleft()
                 self.switches += 1
-                if shown:
-                    shown(rank, trace)
+                if announce:
+                    announce(rank)
                 self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
         finally:
             self._end()
@@ -100,7 +104,7 @@ class Turns(Generic[T]):
                     rank.throw(Ended)
 
 
-def show_rank(rank: int, trace: Any) -> None:
+def show_rank(trace: Any, rank: int) -> None:
     """Show a debugger's user which rank runs: in pdb's prompt, and as the name of the thread."""
     debugger: Any = getattr(trace, "__self__", None)
     if hasattr(debugger, "prompt"):

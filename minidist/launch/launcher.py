@@ -113,8 +113,6 @@ def _job_folder(n: int) -> Iterator[Path]:
 def _start(
     folder: Path, n: int, mpiexec: str | None, env: dict[str, str], cwd: str | Path | None
 ) -> subprocess.Popen[bytes]:
-    # The ranks import what this process can import, from the same places.
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
     worker = [sys.executable, "-u", "-P", "-m", "minidist.launch.worker", str(folder)]
     with open(folder / "mpiexec", "wb") as output:
@@ -123,10 +121,16 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, **env},
+            env=here({**OPEN_MPI_AS_ROOT, **env}),
             cwd=cwd,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the job
+            **unix.APART,  # Ctrl-C reaches only this process, which then ends the job
         )
+
+
+def here(variables: dict[str, str]) -> dict[str, str]:
+    """The environment of ranks: they import what this process can import, from the same places."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path, **variables}
 
 
 OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers run as root
@@ -223,7 +227,7 @@ class Running:
                 return None
             if hung or done():
                 return hung
-            if (talker := self._talker()) is not None:
+            if (talker := too_long(self.folder, self.n)) is not None:
                 return self._look(), f"hung: rank {talker} had printed more than {PRINTED >> 20} MB"
             if left != (left := self._count_left()):  # the others may wait for it now: look again from the beginning
                 begin = time.monotonic()
@@ -243,15 +247,6 @@ class Running:
     def _count_left(self) -> int:
         """The number of ranks that have finished."""
         return sum((self.folder / str(rank) / "result").exists() for rank in range(self.n))
-
-    def _talker(self) -> int | None:
-        """A rank that has printed more than PRINTED bytes, or None."""
-        for rank in range(self.n):
-            for name in ("stdout", "stderr"):
-                with suppress(OSError):
-                    if (self.folder / str(rank) / name).stat().st_size > PRINTED:
-                        return rank
-        return None
 
     def _look(self) -> Looks:
         """Ask every rank what it is doing; wait for the answers for at most 2 seconds."""
@@ -379,6 +374,16 @@ def text_of(path: Path) -> str:
         text = file.read(OUTPUT_LIMIT).decode(errors="replace")
     left_out = path.stat().st_size - OUTPUT_LIMIT
     return text + (f"\n[{left_out} more bytes left out]\n" if left_out > 0 else "")
+
+
+def too_long(folder: Path, n: int) -> int | None:
+    """A rank that has printed more than PRINTED bytes, or None."""
+    for rank in range(n):
+        for name in ("stdout", "stderr"):
+            with suppress(OSError):
+                if (folder / str(rank) / name).stat().st_size > PRINTED:
+                    return rank
+    return None
 
 
 def last_of(path: Path) -> str:
