@@ -28,7 +28,7 @@ from minidist.classroom.lines import OUTPUTS, Lines
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import Job, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
@@ -77,10 +77,8 @@ def route(
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     longest: float = 0.0,
-    own_folders: bool = True,
     memory: int = 0,
     cases: int = 0,
-    watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
@@ -89,8 +87,7 @@ def route(
     deadlocks name lines of the file `program`, or else the line that called Comm. guarded: as in Desk. Without
     `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at their beginning.
     memory: bytes that all ranks and their descendants may have together; 0: no limit. cases: without `objects`, how
-    often the world may be split. Without `own_folders`, ranks are in this process's folder. watch: as in launch; an
-    interrupt ends the job, and is in its report.
+    often the world may be split.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -104,19 +101,13 @@ def route(
                 outputs = [router.open_output(rank, name) for name in OUTPUTS]
                 for output in outputs:
                     theirs.callback(os.close, output)
-                own = folder / str(rank) if nursery.isolation and own_folders else None
+                own = folder / str(rank) if nursery.isolation else None
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
             router.processes = nursery.processes
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
-        try:
-            router.run(patience, watch)
-        except KeyboardInterrupt:
-            if watch is None:
-                raise
-            router.interrupted = True
-            router.hung = router.give_up("was interrupted")
+        router.run(patience)
         if router.hung:
             nursery.write_stacks()
         exits = nursery.end(router.first if router.gone else None)
@@ -146,19 +137,16 @@ class Router(Lines):
         self.starved = False  # and it would compute, if the machine gave it a processor
         self.longest = 0.0  # seconds that the job may take while ranks compute
         self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
-        self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
         self.cases = 0  # number of cases: the world is split for each
         self.excess = ""  # what they use too much of, in words
 
-    def run(self, patience: float, watch: Watch | None = None) -> None:
+    def run(self, patience: float) -> None:
         """Run until all ranks have returned, one failed or disappeared, they hang, or use too much time or memory."""
         begin = time.monotonic()
         look, computed = begin + LOOK, begin
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
-            if watch:
-                watch(self.last)
             if self.memory and time.monotonic() > look:
                 self.look_at_memory()
                 look = time.monotonic() + LOOK
@@ -296,7 +284,7 @@ class Router(Lines):
         if self.excess:
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
-            job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
+            job.status, job.report = "hung", self.explain(self.hung)
             job.starved = self.starved
         elif self.first is not None:
             cause = self.ranks[self.first]
@@ -320,5 +308,5 @@ class Router(Lines):
             rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
             rank.awaited = hung.awaited[number]
         reason = waits.find_cause(hung.looks, hung.stuck, hung.awaited) if hung.stuck else hung.reason
-        what = reason if self.interrupted or self.late else f"hung: {reason}"
+        what = reason if self.late else f"hung: {reason}"
         return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"
