@@ -19,6 +19,7 @@ from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
+from minidist.mpi import environment
 from minidist.mpi.environment import local_ranks
 from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
@@ -192,6 +193,9 @@ def prepare(
         capacity=options.device_memory,
         host_capacity=options.host_memory,
     )
+    if options.witness and environment.ranks_here > 1:
+        ranks_here = f"--ranks {environment.ranks_here}"
+        raise UsageError(f"--witness counts what a process holds, and {ranks_here} share one: leave one of them out")
     began = witness.begin() if options.witness else None
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, layout, began=began)
 
