@@ -6,20 +6,19 @@ same time, and a run repeats itself exactly. This is the only module that import
 
 import contextvars
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import greenlet
+
+from minidist.exchange.debuggers import announcer
 
 T = TypeVar("T")
 
 ATTEMPTS = 3  # to end a rank whose program catches even Ended, and waits again
-DEBUGGERS = ("bdb", "pydevd")  # modules of debuggers: pdb's, and those of VS Code and PyCharm
 
 
 class Ended(BaseException):
@@ -58,9 +57,7 @@ class Turns(Generic[T]):
             made.gr_context = contextvars.copy_context()  # np.errstate and others: the caller's, and then its own
             self._ranks.append(made)
         self.ready.extend(order)
-        announce = self.announce
-        if any(name in sys.modules for name in DEBUGGERS):
-            announce = partial(show_rank, trace)
+        announce = announcer() or self.announce
         try:
             while len(self.results) < self.n:
                 if not self.ready:
@@ -102,11 +99,3 @@ class Turns(Generic[T]):
             for _ in range(ATTEMPTS if rank else 0):  # a rank that has begun and not finished is true
                 with suppress(BaseException):  # the first exception has ended the run, and is the one to report
                     rank.throw(Ended)
-
-
-def show_rank(trace: Any, rank: int) -> None:
-    """Show a debugger's user which rank runs: in pdb's prompt, and as the name of the thread."""
-    debugger: Any = getattr(trace, "__self__", None)
-    if hasattr(debugger, "prompt"):
-        debugger.prompt = f"(Pdb, rank {rank}) "
-    threading.current_thread().name = f"rank {rank}"
