@@ -15,7 +15,6 @@ end all ranks, and the cell says where they were. Without MPI, the ranks take tu
 """
 
 import argparse
-import importlib.util
 import re
 import shlex
 import textwrap
@@ -32,7 +31,7 @@ from minidist.classroom.unloaded import allow_comments_above
 from minidist.cli.options import Parser, at_least, within
 from minidist.exchange.waits import STILL_COMPUTING
 from minidist.launch.job import Job, JobFailed, Watch, by_rank
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import has_mpi, launch
 from minidist.launch.notebook_cell import Source
 from minidist.launch.one_process import launch_in_one_process
 
@@ -157,13 +156,6 @@ def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, wat
     """Run a cell's job on n ranks of MPI, or in one process if there is no MPI."""
     start = launch if has_mpi() else launch_in_one_process
     return start("minidist.launch.notebook_cell:run_cell", n, sources, *arguments, timeout=timeout, watch=watch)
-
-
-def has_mpi() -> bool:
-    try:
-        return bool(find_mpiexec()) and importlib.util.find_spec("mpi4py") is not None
-    except UsageError:
-        return False
 
 
 def parser() -> Parser:

@@ -18,13 +18,14 @@ MODULES = ("bdb", "pydevd")  # of pdb and its relatives, and of debugpy
 
 
 def debugged() -> bool:
-    """Whether a debugger is at work in this process."""
+    """Whether a debugger may be at work in this process."""
     return sys.gettrace() is not None or any(name in sys.modules for name in MODULES)
 
 
 def announcer() -> Callable[[int], object] | None:
-    """What to call with a rank before its turn, if there is a debugger."""
-    return partial(show_rank, prompter()) if debugged() else None
+    """What to call with a rank before its turn, if there is a debugger; a module of one may be loaded without it."""
+    pdb = prompter()
+    return partial(show_rank, pdb) if pdb or sys.gettrace() or "pydevd" in sys.modules else None
 
 
 def prompter() -> Any:

@@ -11,6 +11,7 @@ the timeout; then the report says which rank waits for which. However a job ends
 """
 
 import functools
+import importlib.util
 import math
 import os
 import shutil
@@ -151,6 +152,14 @@ def find_mpiexec() -> str:
     if found is None:
         raise UsageError(f"there is no mpiexec; install an MPI, for example with: {how_to_install('mpich')}")
     return found
+
+
+def has_mpi() -> bool:
+    """Whether ranks can be started over MPI."""
+    try:
+        return bool(find_mpiexec()) and importlib.util.find_spec("mpi4py") is not None
+    except UsageError:
+        return False
 
 
 @functools.cache
