@@ -30,6 +30,7 @@ import numpy as np
 
 from minidist import Stopped, UsageError, unix
 from minidist.files import lock, make_own_folder, make_temporary_folder, remove
+from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
@@ -147,6 +148,7 @@ class Mover:
         self.ids = ids = []  # type: list[int]  # the kernel's
         self.threads = ThreadPoolExecutor(threads, "disk", lambda: ids.append(threading.get_native_id()))
         self.account = Kernel()
+        settle_arenas()
 
     def up(self, phase: str, array: Array, out: Array) -> Moves:
         """Start moving an array (n,) of the lower memory into `out`."""
