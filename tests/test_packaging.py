@@ -18,10 +18,10 @@ from typing import NamedTuple
 import pytest
 from packaging.requirements import Requirement  # pytest needs it, too
 
+from jobs.without_mpi import NAMES, TEXT, TINY, lines_of
 from minidist import __version__
 from minidist.classroom.release import INSTALLED
-from minidist.contents import CHAPTERS, Entry, in_one_process
-from minidist.programs.chapter import find
+from minidist.contents import CHAPTERS, Entry
 
 ROOT = Path(__file__).parents[1]
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, f'build_{sys.argv[1]}')('dist')"
@@ -162,20 +162,14 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Outside:
         for top in {Path(str(file)).parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             (packages / top).symlink_to(str(each.locate_file(top)))
     (folder / "empty").mkdir()
-    (folder / "empty" / "FILE").write_text("To be, or not to be. " * 99)
+    (folder / "empty" / "text").write_text(TEXT)
     path = os.pathsep.join([str(folder / "env" / "bin"), "/usr/bin", "/bin"])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
     return Outside(folder / "empty", environment)
 
 
-TINY = "--layers 2 --width 8 --heads 4 --context 8 --batch 8 --steps 1"
-
-
 def test_without_extras_every_chapter_runs(bare: Outside) -> None:
-    lines = []
-    for entry in CHAPTERS:
-        _, module, *words = in_one_process(entry.launch).removeprefix("python ").split()
-        lines.append([module, *words, *(TINY.split() if find(entry.name).trains else [])])
+    lines = [line.split() for name in NAMES for line in lines_of(name, 4)]
     done = bare.run("python", "-c", IN_TURN, json.dumps(lines))
     assert done.returncode == 0, done.stderr
     for line, (status, said) in zip(lines, json.loads(done.stdout.splitlines()[-1]), strict=True):
@@ -184,7 +178,7 @@ def test_without_extras_every_chapter_runs(bare: Outside) -> None:
 
 def test_without_extras_one_line_says_how_to_have_more_ranks(bare: Outside) -> None:
     """On one rank; and under an mpirun of the system, which starts none."""
-    line = ["python", "-m", "minidist.zero3", *TINY.split()]
+    line = ["python", "-m", "minidist.zero3", *TINY.split(), "--steps", "1"]
     alone = bare.run(*line)
     assert (alone.returncode, alone.stderr) == (0, "One rank. For more: --ranks 4\n")
     bare.environment["PMI_RANK"] = "0"
@@ -215,6 +209,7 @@ RUNS = "from pathlib import Path; from minidist.site.runs import run_chapter; pr
     [
         ["-m", "minidist", "plan", "--model", "llama2-7b", "--ranks", "64", "--check", "1"],
         ["-m", "minidist", "bugs", "zero2-is-zero1"],
+        [str(ROOT / "tests/jobs/without_mpi.py"), "4"],
         ["-c", TRACES],
         ["-c", RUNS],
     ],

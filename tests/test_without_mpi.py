@@ -9,26 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minidist import contents
+from jobs.without_mpi import NAMES, TEXT, TINY, lines_of
 
 ROOT = Path(__file__).parents[1]
-CHAPTERS = [entry.name for entry in contents.CHAPTERS]
-TINY = "--layers 1 --width 8 --heads 2 --context 8 --batch 4 --warmup 1"
-OWN = {"zero_r": "--tp 2"}  # without which it cannot run
-OTHERS = {  # those that save no checkpoint
-    "ring": "--size 1000",
-    "mapreduce": "wordcount text --maps 4 --output counts",
-    "local_sgd": f"{TINY} --steps 2",
-}
-
-
-def lines_of(name: str, ranks: int) -> list[str]:
-    """Command lines of a chapter on a tiny model; most save a checkpoint, and go on from it."""
-    ranks = 1 if name == "train" else ranks
-    if name in OTHERS:
-        return [f"minidist.{name} {OTHERS[name]} --ranks {ranks}"]
-    line = f"minidist.{name} {TINY} {OWN.get(name, '')} --ranks {ranks} --steps"
-    return [f"{line} 2 --save {name}", f"{line} 3 --load {name}"]
 
 
 class Ended(NamedTuple):
@@ -39,7 +22,7 @@ class Ended(NamedTuple):
 
 def on_windows(lines: list[str], folder: Path) -> list[Ended]:
     """What `python -m LINE` ends with and prints, one after another, in a Python that lacks what Windows lacks."""
-    (folder / "text").write_text("To be, or not to be. " * 99)
+    (folder / "text").write_text(TEXT)
     command = [sys.executable, str(ROOT / "tests/jobs/windows.py"), json.dumps(lines)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}  # others sweep what has no lock
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -50,11 +33,11 @@ def on_windows(lines: list[str], folder: Path) -> list[Ended]:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """How all chapters end, by line: one process runs them all."""
-    lines = [line for name in CHAPTERS for line in lines_of(name, 2)]
+    lines = [line for name in NAMES for line in lines_of(name, 2)]
     return dict(zip(lines, on_windows(lines, tmp_path_factory.mktemp("windows")), strict=True))
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_chapter_runs_without_unix_and_without_mpi(name: str, ended: dict[str, Ended]) -> None:
     for line in lines_of(name, 2):
         assert ended[line].status == 0, ended[line].err
