@@ -200,6 +200,17 @@ def make_own_folder(path: str | Path) -> None:
         os.close(folder)
 
 
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A private folder, as `make_temporary_folder` makes it, that is removed at the end of the context."""
+    path, held = make_temporary_folder("minidist-work-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(held)
+
+
 def make_temporary_folder(prefix: str) -> tuple[Path, int]:
     """Make a private folder in the system's folder for temporary files. Returns it with its lock: the folder is in use
     until this descriptor is closed. Folders with this prefix that killed processes have left are removed."""

@@ -44,6 +44,7 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 LOCKS = HERE  # whether folders can be locked; if not, nobody knows which are in use, and none is swept away
 APART: Any = {"start_new_session": True} if HERE else {"creationflags": 0x200}  # of Popen: Ctrl-C is not the child's
+ASKING = [signal.SIGTERM, *([signal.SIGHUP] if HERE else [])]  # signals that ask a process to end
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # ends a process at once; on Windows the second does
 
 
@@ -104,6 +105,12 @@ def unread(pipe: int) -> int:
 
 
 # ---- processes, and the machine -----------------------------------------------------------------------------------
+
+
+def let_interrupt() -> None:
+    """Let Ctrl-C come that has been blocked."""
+    if HERE:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def signal_group(leader: int, number: int) -> None:

@@ -87,6 +87,8 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
         raise UsageError("--run measures nothing else: leave out --only")
     if options.run:
         corpus = load(options.run, one_process.SMALL[0]["context"])
+        if corpus.note:
+            print(f"minidist: {corpus.note}", file=sys.stderr)
         return {"run": partial(one_process.whole_run, corpus)}, options
     return {name: SECTIONS[name] for name in options.only or SECTIONS}, options
 

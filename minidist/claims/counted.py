@@ -10,11 +10,12 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError
+from minidist import UsageError, processes
+from minidist.files import temporary_folder
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
@@ -60,7 +61,7 @@ def run(job: Job) -> list[tuple[Figure, float]]:
 def read_report(ranks: int, line: str, **environment: str) -> Any:
     """A chapter's JSON report, whether its claims hold or not. Raises UsageError if there is none. The chapter runs in
     a temporary folder, which is removed with all files that it leaves there."""
-    with tempfile.TemporaryDirectory(prefix="minidist-run-") as folder:
+    with temporary_folder() as folder:
         done = perform(f"{line} --json -", ranks, folder, environment)
     try:
         return json.loads(done.stdout)
@@ -70,18 +71,18 @@ def read_report(ranks: int, line: str, **environment: str) -> Any:
 
 
 def perform(
-    line: str, ranks: int, folder: str, environment: Mapping[str, str], of_mpirun: Sequence[str] = ()
+    line: str, ranks: int, folder: Path, environment: Mapping[str, str], of_mpirun: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a chapter's line on ranks, in a folder, with options of mpirun's. Raises UsageError if it does not end."""
     try:
-        return subprocess.run(
+        return processes.run(
             [*mpiexec_for(ranks), *of_mpirun, sys.executable, "-m", *shlex.split(f"minidist.{line}")],
             cwd=folder,
             env={**os.environ, **OPEN_MPI_AS_ROOT, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=TIMEOUT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     except subprocess.TimeoutExpired:
         raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: not done after {TIMEOUT:g} s") from None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.cli.paths import check_readable, is_file, is_folder
 
 WORK = "work"  # where students' copies of the lessons are
@@ -89,12 +89,11 @@ def grade(
         command += [f"--seed={seed}"] if seed is not None else []
         command += [str(lesson / "test_exercise.py"), *map(str, sorted(hidden.glob("test_*.py")) if hidden else [])]
         try:
-            run = subprocess.run(
+            run = processes.run(
                 command,
-                stdin=subprocess.DEVNULL,
+                LONGEST,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=LONGEST,
                 pass_fds=[written.fileno()],
                 env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # saves a second of processor time
             )

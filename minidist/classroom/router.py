@@ -11,13 +11,11 @@ it says is checked, and nothing that it says is unpickled, waited for, or raises
 
 import os
 import signal
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,6 +26,7 @@ from minidist.classroom.lines import OUTPUTS, Lines
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.files import temporary_folder
 from minidist.launch.job import Job, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
@@ -91,7 +90,7 @@ def route(
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
+        folder = opened.enter_context(temporary_folder())
         router = Router(n, rules, objects, spoiled, program)
         router.memory, router.cases, router.longest, router.states = memory, cases, longest, nursery.states
         opened.callback(router.close)

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
+from minidist import processes
 from minidist.classroom.syscalls import libc
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
 MS_PRIVATE = 1 << 18
 KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
 USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not in use otherwise
 NOBODY = 65534
 TMP = "size=8m,mode=1777"  # small, because files there are memory that counts for no process
@@ -162,7 +163,7 @@ def follow_into_processes() -> None:
                 os.close(descriptor)  # only the inner process keeps its end of the socket
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    processes.follow(0, signal.SIGKILL)  # which is outside, and so has no number here
 
 
 def change_root(hidden: Sequence[str]) -> None:

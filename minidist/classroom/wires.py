@@ -1,7 +1,6 @@
 """What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says how that ended."""
 
 import ast
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from minidist.classroom import limits
 from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
+from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import Job, RankResult
 from minidist.launch.launcher import launch
@@ -164,7 +164,7 @@ class MPIWire:
     ) -> Ran:
         n = len(inputs)
         with ExitStack() as opened:
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
+            folder = opened.enter_context(temporary_folder())
             for rank, mine in enumerate(inputs):
                 encode.save(folder / f"{rank}.inputs", mine)
             target = "minidist.classroom.ranks_mpi:run_cases"

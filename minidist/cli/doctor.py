@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
-from minidist import how_to_make, unix
+from minidist import how_to_make, processes, unix
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -257,22 +257,21 @@ def run(*command: str) -> tuple[int, str]:
     """Exit status of a command, and its output with its errors. If TIMEOUT ended it, the last line says so."""
     # Output goes to a file: with a pipe, we would wait for every process that the command leaves running.
     with tempfile.TemporaryFile() as output:
-        try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:  # a script without its interpreter, a program for another machine
-            return 127, str(error)
+        how = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
         note = ""
         try:
-            child.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            note = f"\nno answer within {TIMEOUT:g} seconds"
-        finally:
-            if child.poll() is None:
-                stop(child)
+            with processes.started(command, **how) as child:
+                try:
+                    child.wait(TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    note = f"\nno answer within {TIMEOUT:g} seconds"
+                finally:
+                    if child.poll() is None:
+                        stop(child)
+        except OSError as error:  # a script without its interpreter, a program for another machine
+            return 127, str(error)
         output.seek(0)
-        return child.wait(), output.read().decode(errors="replace") + note
+        return child.returncode, output.read().decode(errors="replace") + note
 
 
 def stop(child: subprocess.Popen) -> None:

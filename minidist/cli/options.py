@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, Stopped, UsageError
+from minidist import Finished, Stopped, UsageError, processes
 from minidist.mpi import environment, output
 
 
@@ -178,6 +178,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
     status = READER_LEFT
     output.guard()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    processes.unwind_at_signals()
     try:
         try:
             status = work() or 0
@@ -206,8 +207,8 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise  # rich turns a broken pipe into one; this is another
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if not environment.rank():
-            print("minidist: interrupted", file=sys.stderr)
-        return 130  # as a shell reports an interrupted command
+            print(f"minidist: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(error, "number", signal.SIGINT)  # as a shell reports a command that a signal has ended
     return status

@@ -16,14 +16,23 @@ LEAST = 200_000_000  # bytes of address space: with less, BLAS and MPI end a pro
 def begin(module: str) -> None:
     """Handle errors and Ctrl-C, and refuse to start with too little memory. module: what `python -m` names."""
     signal.signal(signal.SIGINT, leave)
+    unix.let_interrupt()  # which minidist/__init__.py has blocked
     sys.excepthook = say_what_is_missing
+    if environment.rank() is not None:
+        early_end.launcher()
+    else:  # mpirun itself handles these, and says how its ranks end
+        for number in unix.ASKING:
+            if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one
+                signal.signal(number, leave)
     if module != "minidist":  # the table of contents, and the doctor
         check_memory()
 
 
-def leave(*_: Any) -> None:
-    """Handle Ctrl-C: one line, not a traceback from the middle of an import; under mpirun, it ends the job."""
-    early_end.end_job("minidist: interrupted", early_end.INTERRUPTED)
+def leave(number: int = signal.SIGINT, _: Any = None) -> None:
+    """Handle Ctrl-C: one line, not a traceback from the middle of an import; under mpirun, it ends the job. Without
+    mpirun, also SIGTERM and SIGHUP."""
+    how = "interrupted" if number == signal.SIGINT else f"ended by signal {number} ({signal.Signals(number).name})"
+    early_end.end_job(f"minidist: {how}", 128 + number)
 
 
 def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:

@@ -12,9 +12,9 @@ from minidist.mpi.comm import Comm
 
 
 def run(
-    module: str,
     main: Callable[[Comm, Any], int | None],
     prepare: Callable[[Comm], Any],
+    module: str,
     timeout: float = stops.TIMEOUT,
     can_go_on: stops.CanGoOn = lambda stopped, ranks: False,
 ) -> NoReturn:

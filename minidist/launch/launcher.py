@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from typing import Any
 from minidist import UsageError, how_to_install, unix
 from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
+from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
 from minidist.launch.main_stack import format_stack
@@ -100,15 +100,12 @@ def started(
 @contextmanager
 def _job_folder(n: int) -> Iterator[Path]:
     """A folder for a job's files. When this process ends, its lock on `launcher` is released, and the ranks end."""
-    folder = Path(tempfile.mkdtemp(prefix="minidist-"))
-    try:
+    with temporary_folder() as folder:
         for rank in range(n):
             (folder / str(rank)).mkdir()
         with open(folder / "launcher", "w") as file:
             unix.lock(file.fileno())
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(

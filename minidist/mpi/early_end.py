@@ -5,6 +5,7 @@ This module loads no MPI, and keeps to the syntax of Python 3.8.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import time
@@ -14,6 +15,16 @@ from typing import NoReturn
 from minidist import unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
+
+
+@functools.lru_cache(None)
+def launcher() -> tuple[int, int]:
+    """(the process that has started this one, a descriptor of its standard error output or -1), as they were at the
+    first call: call it early, while that process lives. Under mpirun, mpirun reads this output."""
+    process = os.getppid()
+    with suppress(OSError):
+        return process, os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | unix.NO_WAIT)
+    return process, -1
 
 
 def end_job(line: str, status: int) -> NoReturn:
@@ -26,9 +37,14 @@ def end_job(line: str, status: int) -> NoReturn:
 def say_last(line: str) -> None:
     """Print the line; returns when mpirun has it. Of several ranks of a machine, the first one here prints for all."""
     be_first_to_fail()
+    say_as_first(line)
+
+
+def say_as_first(line: str, pipe: int = 2) -> None:
+    """The same, for a rank that is the first to fail."""
     with suppress(OSError):
-        os.write(2, f"{line}\n".encode())
-    wait_until_read(2)
+        os.write(pipe, f"{line}\n".encode())
+    wait_until_read(pipe)
     time.sleep(0.1)  # until mpirun has got it from its process on this machine
 
 

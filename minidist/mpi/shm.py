@@ -54,7 +54,7 @@ def unlink() -> None:
 def files(user: int | None = None) -> dict[str, int]:
     """{path: bytes} of a user's files in /dev/shm; None: of all users'."""
     found = {}
-    for file in os.scandir(FOLDER):
+    for file in os.scandir(FOLDER) if os.path.isdir(FOLDER) else ():
         with suppress(OSError):  # it is gone
             status = file.stat(follow_symlinks=False)
             if user in (None, status.st_uid):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from minidist import UsageError
+from minidist.cli.formats import name_format
 from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
@@ -81,9 +82,9 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
                 raise UsageError(f"cannot read {path}: it is not a regular file")
-            with open(path, "rb") as file:
-                sizes.append((path, os.fstat(file.fileno()).st_size))
-                file.read(1)  # some files of /proc can be opened but not read
+            if found := name_format(path):  # some files of /proc can be opened but not read
+                raise UsageError(f"cannot read {path}: it is {found}")
+            sizes.append((path, os.path.getsize(path)))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return sizes

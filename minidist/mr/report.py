@@ -241,6 +241,9 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map's distinct keys" if plan.combine else "all pairs"
         print(f"Σ |k|+|v|+2: over {of}, bytes of key, value, tab, line feed.")
+        if replaced := outcome.stats["undecodable sequences"]:
+            print(f"{replaced:,} sequences of the input are no UTF-8, and became U+FFFD.")
+            print("If it is in another encoding, convert it first (iconv).")
     if rank == 0 and json:
         document = {
             "chapter": "mapreduce",
@@ -283,8 +286,6 @@ def print_outcome(plan: Plan, outcome: EndedJob) -> None:
         print(f"backup tasks: {backups}, {share:.0%} of all executions")
         if outcome.saved > 0.1:  # a guess, from how far the slower attempts had come
             print(f"without them the job would have waited for about {outcome.saved:.1f} s more of work")
-    if stats["undecodable sequences"]:
-        print(f"undecodable sequences replaced by U+FFFD: {stats['undecodable sequences']}")
     for kind, record, why in outcome.left_out:
         print(f"left out by {kind}: {describe(record)}: {why}")
     for name, value in sorted(outcome.counters.items()):

@@ -5,13 +5,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import minidist
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.contents import CHAPTERS, in_one_process
+from minidist.files import temporary_folder
 from minidist.launch.launcher import has_mpi
 
 PACKAGE = Path(minidist.__file__).parent
@@ -53,10 +53,10 @@ def _run(command: str, picture: Path) -> Ran:
     words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = os.environ | {"PATH": paths, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         shutil.copy(TEXT, folder)
-        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        drawn = Path(folder) / picture.name
+        done = processes.run(words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        drawn = folder / picture.name
         if drawn.exists():
             shrink(drawn, picture)
     shown = command.replace(" --memory-plot {picture}", "").format(picture=picture.name)
