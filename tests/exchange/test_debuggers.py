@@ -79,6 +79,15 @@ def test_breakpoint_stops_in_every_rank(tmp_path: Path) -> None:
     assert sorted(stops(said)) == [(rank, rank) for rank in range(3)]
 
 
+@needs_pdb
+def test_the_session_in_the_readme_is_a_real_one() -> None:
+    readme = (ROOT / "minidist/README.md").read_text()
+    [(line, session)] = re.findall(r"^\$ python (-m pdb .*)\n((?:.*\n)*?)```", readme, re.MULTILINE)
+    prompt = r"^(\(Pdb.*?\) )(.*)\n"
+    said = pdb(line.split(), *[command for _, command in re.findall(prompt, session, re.MULTILINE)])
+    assert said.replace(f"{ROOT}/", "") == re.sub(prompt, r"\1", session, flags=re.MULTILINE)
+
+
 # ---- debugpy ---------------------------------------------------------------------------------------------------------
 
 
