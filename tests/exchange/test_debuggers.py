@@ -72,7 +72,7 @@ def test_breakpoint_stops_in_every_rank(tmp_path: Path) -> None:
         "    comm.barrier()\n"
         "    breakpoint()\n"
         "    comm.barrier()\n"
-        "doors.run('program', main, lambda comm: None)\n"
+        "doors.run(main, lambda comm: None, 'program')\n"
     )
     tell = f"!print(f'{TOLD}{{comm.rank}}')"
     said = pdb([str(tmp_path / "program.py"), "--ranks", "3"], *[tell, "c"] * 3)
