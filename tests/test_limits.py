@@ -91,7 +91,7 @@ def test_which_units_are_here_by_hand(limits: Limits, here: str) -> None:
         tokens = np.random.default_rng(0).integers(0, VOCABULARY, (6, CONTEXT + 1))
         engine.train_batch(tokens[:, :-1], tokens[:, 1:])
 
-    run_threads(be_rank, 1, Rules("eager"))
+    run_ranks(be_rank, 1)
     assert [sorted(turn) for turn in seen] == [sorted(turn) for turn in here.split()]
 
 

@@ -226,7 +226,10 @@ class Class:
     def take(self, task: Task, graded: Grade, progress: str = "") -> None:
         self.grades[task.student][graded.lesson] = graded
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
-        print(printable(f"{task.student:30} {graded.lesson:25} {outcome:10} {progress}".rstrip()), flush=True)
+        took = f"{graded.seconds:.1f} s"
+        print(
+            printable(f"{task.student:30} {graded.lesson:25} {outcome:10} {took:>8}  {progress}".rstrip()), flush=True
+        )
         if self.outputs.journal:  # a stream gets the table once, at the end
             self.write_csv()
         self.finish(task.student)

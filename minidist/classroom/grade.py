@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ class Grade:
     parts: list[Part] = field(default_factory=list)
     error: str = ""  # why it could not be graded
     machine: bool = False  # through no fault of the submission: there is no grade, not even 0 points
+    seconds: float = 0  # how long that took
     seed: int | None = None  # repeats the same grade
     notes: list[str] = field(default_factory=list)  # for the instructor: they change no points
 
@@ -80,6 +82,7 @@ def grade(
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
     check_readable("the submission", str(submission))
     check_hidden(hidden)
+    begin = time.monotonic()
     with tempfile.TemporaryFile() as written:  # without a name, so that no other process can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
@@ -103,7 +106,7 @@ def grade(
             ending, output = f"was ended after {LONGEST:g} s", ""
         written.seek(0)
         lines = [json.loads(line) for line in written.read().decode().splitlines()]
-    graded = Grade(lesson.name, submission)
+    graded = Grade(lesson.name, submission, seconds=time.monotonic() - begin)
     parts = {line["name"]: Part(**{**line, "message": printable(line["message"])}) for line in lines if "name" in line}
     for line in lines:
         if "seed" in line:

@@ -28,8 +28,8 @@ KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
 USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not in use otherwise
 NOBODY = 65534
-TMP = "size=8m,mode=1777"  # small, because files there are memory that counts for no process
-DEVICES = ("null", "zero", "random", "urandom")
+TMP = "size=8m,nr_inodes=1024,mode=1777"  # small, because files there are memory that counts for no process
+DEVICES = ("null", "random", "urandom")  # and no zero: shared memory of it, too, counts for none
 PACKAGE = Path(__file__).parents[1]
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
 
@@ -87,6 +87,7 @@ def enter_alone(rank: int) -> None:
     for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, for old kernels, also shows counters
         with suppress(OSError):  # where there is a /proc
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
+            mount("none", "/proc", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)  # /proc/self/autogroup
             break
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]

@@ -349,7 +349,7 @@ def test_a_zip_of_them_all_and_status_2(lessons):
         archive.writestr("all/bob/notes.txt", "")
     run = classroom(lessons, "class", "all.zip", "--lesson", "lessons/01_tiny")
     assert (run.returncode, run.stderr) == (0, "")
-    assert re.search(r"^ada +01_tiny +2.5 of 2.5$", run.stdout, re.MULTILINE)
+    assert re.search(r"^ada +01_tiny +2.5 of 2.5 +\d+\.\d s$", run.stdout, re.MULTILINE)
     assert "\nbob: no exercise.py, only all/bob/notes.txt" in run.stdout
     run = classroom(lessons, "class", "nowhere")
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)

@@ -142,7 +142,9 @@ def test_a_grade_in_every_form(lessons):
     run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "half.py", *options)
     assert (run.returncode, run.stderr) == (1, "")
     assert re.search(r"✓  1  doubles +2 of 2\n✗  2  negative numbers too +0 of 0.5\n", run.stdout)
-    assert re.search(r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\n\(--seed \d+ grades", run.stdout)
+    assert re.search(
+        r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\ngraded in [\d.]+ s\n\(--se", run.stdout
+    )
     assert run.stdout.endswith("\n✗ 2\n    -1 becomes 2\nJUnit written to grade.xml\n")
     assert max(map(len, run.stdout.splitlines())) <= 80
 
@@ -280,6 +282,9 @@ def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
     assert not list((lessons / "results").iterdir())
     suite = ElementTree.parse(lessons / "grade.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("errors")) == ("0", "2")
+    first, second = suite.findall("testcase/error")
+    assert str(first.get("message")).startswith(said.rpartition("machine: ")[2])
+    assert str(second.get("message")).startswith("not graded: the process that grades ended")  # it was not tried
 
 
 @pytest.mark.parametrize(
