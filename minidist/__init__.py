@@ -68,8 +68,8 @@ def find_clone() -> str:
 
 def how_to_install(*extras: str) -> str:
     """The command that installs what a part needs: from this clone, or by name if this is no clone."""
-    clone = find_clone()
-    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}[{','.join(extras)}]'"
+    clone, wanted = find_clone(), f"[{','.join(extras)}]" * bool(extras)
+    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}{wanted}'"
 
 
 def how_to_enter_clone() -> str:
@@ -106,9 +106,6 @@ def __getattr__(name: str) -> Any:
 
 
 def _begin(module: str) -> None:
-    if sys.platform == "win32":  # which lacks Python's modules of Unix, and an MPI that minidist finds
-        sys.stderr.write("minidist: error: this does not run on Windows itself: wsl --install, and work inside it\n")
-        sys.exit(2)
     from minidist.cli import start
 
     start.begin(module)

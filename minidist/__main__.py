@@ -15,7 +15,7 @@ OTHERS = "The course: python -m minidist lessons. Trouble: python -m minidist do
 USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist lessons     the course: what a lesson needs, what it teaches
-python -m minidist doctor      what is wrong with the MPI set-up, what mends it
+python -m minidist doctor      what is wrong with this set-up, and what mends it
 python -m minidist inspect DIR what is in a checkpoint, and whether it is whole
 python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as safetensors
@@ -45,7 +45,7 @@ def contents() -> str:
 
 WORDS = {"doctor": "", "lessons": "", "inspect": "DIR", "to-fp32": "DIR FILE"}  # what stands on their lines
 DOES = {
-    "doctor": "What is wrong with the MPI set-up, and what mends it.",
+    "doctor": "What is wrong with this set-up, and what mends it.",
     "lessons": "The course: what a lesson needs, how long it takes, what it teaches.",
     "inspect": "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
     "to-fp32": "The parameters of a checkpoint in float32, in one file (safetensors).",

@@ -5,13 +5,12 @@ allocate anything.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, checkpoint, data, how_to_install
+from minidist import UsageError, checkpoint, data, how_to_install, unix
 from minidist.checkpoints.convert import FORMS, check_beside
 from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_room, check_writable
@@ -20,6 +19,7 @@ from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
+from minidist.mpi import environment
 from minidist.mpi.environment import local_ranks
 from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
@@ -199,6 +199,9 @@ def prepare(
         capacity=options.device_memory,
         host_capacity=options.host_memory,
     )
+    if options.witness and environment.ranks_here > 1:
+        ranks_here = f"--ranks {environment.ranks_here}"
+        raise UsageError(f"--witness counts what a process holds, and {ranks_here} share one: leave one of them out")
     began = witness.begin() if options.witness else None
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, layout, began=began)
 
@@ -278,8 +281,7 @@ def check_memory(options: Options, units: list[Unit], layout: Layout, states: in
     scores = computed * b * a * s * s  # of one layer, in validation, which runs a whole batch at once
     tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # token numbers, on every rank: int32, indexed by int64
     needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, local_ranks())
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > present:
+    if needed > (present := unix.memory()):
         raise UsageError(
             f"this model, --context and --batch need at least {needed / 1e9:,.0f} GB on this machine,"
             f" which has {present / 1e9:,.0f} GB"

@@ -21,12 +21,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
+from minidist import unix
+
 PATIENCE = 10.0  # seconds that a program gets to unwind before it is killed
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: sends a signal when the parent ends
 LINUX = sys.platform == "linux"
 GUARD = 'read -r word || kill -TERM "$0"'  # read fails when no process can write to its pipe any more
 
-_libc = ctypes.CDLL(None)  # loaded now, and not between a fork and the program that it becomes
+_libc: Any = ctypes.CDLL(None) if LINUX else None  # loaded now, and not between a fork and the program that it becomes
 _running: set[subprocess.Popen[Any]] = set()
 
 
@@ -37,7 +39,7 @@ def started(command: Sequence[Any], **how: Any) -> Iterator[subprocess.Popen[Any
         how["preexec_fn"] = partial(follow, os.getpid())
     process = subprocess.Popen(command, **how)
     _running.add(process)
-    guard = None if LINUX else guarded(process.pid)
+    guard = guarded(process.pid) if unix.HERE and not LINUX else None  # Windows lets programs outlive their parent
     try:
         yield process
     finally:
@@ -100,7 +102,7 @@ class Ended(KeyboardInterrupt):
 
 def unwind_at_signals() -> None:
     """Let SIGTERM and SIGHUP raise Ended, once, in the main thread. Under nohup, SIGHUP stays ignored."""
-    asking = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    asking = [number for number in unix.ASKING if signal.getsignal(number) != signal.SIG_IGN]
 
     def unwind(number: int, _: object) -> None:
         for each in asking:

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from minidist import Finished, UsageError, find_clone, how_to_make
+from minidist import Finished, UsageError, find_clone, how_to_make, unix
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
@@ -82,6 +82,7 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
         raise UsageError(f"--keep is for a clone, which keeps results: {how_to_make('setup')}")
     if options.table:
         raise Finished(results.table(results.read()).rstrip())
+    unix.check()
     if options.run and options.only:
         raise UsageError("--run measures nothing else: leave out --only")
     if options.run:

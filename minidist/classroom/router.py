@@ -27,7 +27,7 @@ from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.files import temporary_folder
-from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import Job, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
@@ -79,11 +79,9 @@ def route(
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     longest: float = 0.0,
-    own_folders: bool = True,
     memory: int = 0,
     together: float = 0.0,
     cases: int = 0,
-    watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
@@ -92,9 +90,7 @@ def route(
     deadlocks name lines of the file `program`, or else the line that called Comm. guarded: as in Desk. Without
     `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at their beginning.
     memory: bytes that all ranks and their descendants may have together, and `together` the seconds of processor time;
-    0: no limit. cases: without `objects`, how
-    often the world may be split. Without `own_folders`, ranks are in this process's folder. watch: as in launch; an
-    interrupt ends the job, and is in its report.
+    0: no limit. cases: without `objects`, how often the world may be split.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -109,19 +105,13 @@ def route(
                 outputs = [router.open_output(rank, name) for name in OUTPUTS]
                 for output in outputs:
                     theirs.callback(os.close, output)
-                own = folder / str(rank) if nursery.isolation and own_folders else None
+                own = folder / str(rank) if nursery.isolation else None
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
             router.processes = nursery.processes
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
-        try:
-            router.run(patience, watch)
-        except KeyboardInterrupt:
-            if watch is None:
-                raise
-            router.interrupted = True
-            router.hung = router.give_up("was interrupted")
+        router.run(patience)
         if router.hung:
             nursery.write_stacks()
         exits = nursery.end(router.first if router.gone else None)
@@ -152,7 +142,6 @@ class Router(Lines):
         self.late = False  # the job takes too long
         self.longest = 0.0  # seconds that the job may take while ranks compute
         self.fault = ""  # of the machine, for which the job is ended
-        self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
         self.together = 0.0  # seconds of processor time that they may use together
@@ -161,13 +150,11 @@ class Router(Lines):
         self.cases = 0  # number of cases: the world is split for each
         self.excess = ""  # what they use too much of, in words
 
-    def run(self, patience: float, watch: Watch | None = None) -> None:
+    def run(self, patience: float) -> None:
         """Run until all ranks have returned, one failed or disappeared, they hang, or use too much time or memory."""
         begin = time.monotonic()
         look, checked, wanted, computes = begin + LOOK, begin, 0.0, True
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess or self.fault):
-            if watch:
-                watch(self.last)
             if self.memory and time.monotonic() > look:
                 self.look_at_use()
                 look = time.monotonic() + LOOK
@@ -316,7 +303,7 @@ class Router(Lines):
         if self.excess:
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
-            job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
+            job.status, job.report = "hung", self.explain(self.hung)
         elif self.fault:
             job.status, job.report = "machine", self.fault
         elif self.first is not None:
@@ -341,5 +328,5 @@ class Router(Lines):
             rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
             rank.awaited = hung.awaited[number]
         reason = waits.find_cause(hung.looks, hung.stuck, hung.awaited) if hung.stuck else hung.reason
-        what = reason if self.interrupted or self.late else f"hung: {reason}"
+        what = reason if self.late else f"hung: {reason}"
         return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"

@@ -1,10 +1,11 @@
-"""The doctor: what is wrong with an MPI setup, and the command that fixes it.
+"""The doctor: what is wrong with a setup, and the command that fixes it.
 
     python -m minidist doctor
 
-A wrong setup often fails silently. In the classic case, mpirun belongs to one MPI while mpi4py has loaded another:
-`mpirun -n 4` then runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and
-ends with a real job whose ranks must hear from each other.
+Chapters need no MPI: with --ranks N they run in one process. But where there is an MPI, it should work, and a wrong
+setup often fails silently. In the classic case, mpirun belongs to one MPI while mpi4py has loaded another: then
+`mpirun -n 4` runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and ends
+with a real job whose ranks must hear from each other.
 
 It has to work where nothing else does. It uses the standard library only, tries every package in a child process with a
 time limit, and keeps to the syntax of Python 3.8, so that an old Python can be told that it is too old.
@@ -26,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
-from minidist import how_to_make, processes
+from minidist import how_to_make, processes, unix
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -36,6 +37,13 @@ TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machin
 # for Open MPI 5, the second for earlier versions.
 OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
 ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+
+# Ranks of one process; each hears from all.
+RANKS_HERE = """
+from minidist.exchange.one_process import run_ranks
+heard = run_ranks(lambda comm: comm.all_gather_object(comm.rank), 4)
+assert heard == [[0, 1, 2, 3]] * 4, heard
+"""
 
 # MPI is loaded but not initialized: nothing runs yet.
 SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -53,22 +61,26 @@ print(f"rank {rank} of {size} heard from {heard}\\n", end="", flush=True)
 class Finding(NamedTuple):
     """The result of one check."""
 
-    verdict: str  # "ok", "warning" (jobs may run, but not as you think) or "wrong"
+    verdict: str  # "ok", "none" (and not needed), "warning" (jobs may run, but not as you think) or "wrong"
     seen: str
-    mend: str = ""  # the command that fixes it
+    mend: str = ""  # the command that fixes it, or installs it
 
 
 def examine() -> Iterator[Finding]:
-    """Check everything, from Python up to a job of four ranks, except what an earlier finding makes pointless."""
+    """Check everything, from Python up to jobs of four ranks, except what an earlier finding makes pointless."""
     python = check_python(sys.version_info[:3])
     yield python
     if python.verdict == "wrong":
         return
-    for name in ("numpy", "rich", "safetensors"):
-        yield check_package(name)
+    packages = [check_package(name) for name in ("numpy", "rich", "safetensors", "greenlet")]
+    yield from packages
     yield check_threads(dict(os.environ))
-    mpi4py = check_package("mpi4py")
+    if all(package.verdict == "ok" for package in packages):
+        yield check_ranks_here()
+    mpi4py = check_mpi4py()
     yield mpi4py
+    if mpi4py.verdict in ("none", "warning"):
+        return
     yield from check_wheels()
     status, library = run(sys.executable, "-c", SHOW_LIBRARY)
     if mpi4py.verdict == "ok":
@@ -110,6 +122,28 @@ def check_package(name: str) -> Finding:
     if f"No module named '{name}'" in output:
         return Finding("wrong", f"{name} is not installed", pip_install(name))
     return Finding("wrong", f"{name} does not load: {last_line(output)}", pip_install("--force-reinstall", name))
+
+
+def check_ranks_here() -> Finding:
+    """Do ranks of one process hear from each other?"""
+    status, output = run(sys.executable, "-c", RANKS_HERE)
+    if status == 0:
+        return Finding("ok", "ranks in one process: python -m minidist.zero3 --ranks 4")
+    mend = pip_install("--force-reinstall", "greenlet")
+    return Finding("wrong", f"ranks in one process fail: {last_line(output)}", mend)
+
+
+def check_mpi4py() -> Finding:
+    """Can this Python start MPI? It need not: without mpi4py, chapters do without MPI."""
+    if not unix.HERE:
+        return Finding("none", "no MPI, which needs Unix", "wsl --install  # and work inside it")
+    finding = check_package("mpi4py")
+    if finding.seen != "mpi4py is not installed":
+        return finding
+    if mpirun := find_mpirun():
+        seen = f"{finding.seen}, so mpirun ({short(mpirun)}) starts no chapter"
+        return Finding("warning", seen, finding.mend)
+    return Finding("none", "no MPI, so there is no mpirun", f"{pip_install('mpi4py', 'mpich')} && {activate()}")
 
 
 def check_threads(environment: dict[str, str]) -> Finding:
@@ -242,9 +276,9 @@ def run(*command: str) -> tuple[int, str]:
 
 def stop(child: subprocess.Popen) -> None:
     """End the child and the processes that it started. SIGTERM comes first, so that mpirun can end its ranks."""
-    for order in (signal.SIGTERM, signal.SIGKILL):
+    for order in (signal.SIGTERM, unix.KILL):
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, order)
+            unix.signal_group(child.pid, order)
         with suppress(subprocess.TimeoutExpired):
             child.wait(2)
 
@@ -305,7 +339,7 @@ def main() -> int:
         wrong += verdict == "wrong"
         print(f"{verdict:8}{seen}", flush=True)
         if mend:
-            print(f"{'':8}mend: {mend}", flush=True)
+            print(f"{'':8}{'to have one' if verdict == 'none' else 'mend'}: {mend}", flush=True)
     if wrong:
         print("\nMend the first thing that is wrong and ask again: python -m minidist doctor")
     return 1 if wrong else 0

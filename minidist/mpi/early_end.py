@@ -5,14 +5,14 @@ This module loads no MPI, and keeps to the syntax of Python 3.8.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import tempfile
-import termios
 import time
 from contextlib import suppress
 from typing import NoReturn
+
+from minidist import unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
@@ -23,7 +23,7 @@ def launcher() -> tuple[int, int]:
     first call: call it early, while that process lives. Under mpirun, mpirun reads this output."""
     process = os.getppid()
     with suppress(OSError):
-        return process, os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
+        return process, os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | unix.NO_WAIT)
     return process, -1
 
 
@@ -56,8 +56,7 @@ def be_first_to_fail() -> None:
     again. If a rank of another job fails just then, its message comes later, but it comes.
     """
     try:
-        folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unix.lock(unix.open_folder(os.path.realpath(tempfile.gettempdir())))
     except OSError:
         time.sleep(3)
 
@@ -72,10 +71,7 @@ def abort(status: int) -> NoReturn:
 
 def wait_until_read(pipe: int) -> None:
     """Wait until mpirun has read the output in this pipe, 0.3 s at most. An abort would lose the unread part."""
-    unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # a file that is no pipe may lack FIONREAD, and loses nothing
-        while time.monotonic() < give_up:
-            fcntl.ioctl(pipe, termios.FIONREAD, unread)
-            if not any(unread):
-                return
+    give_up = time.monotonic() + 0.3
+    with suppress(OSError):  # a file that is no pipe loses nothing
+        while unix.unread(pipe) and time.monotonic() < give_up:
             time.sleep(0.001)

@@ -6,7 +6,6 @@ worker-1/unfinished/                 the map under way
 worker-1/runs/                       what the current reduce sorts
 """
 
-import fcntl
 import os
 import shutil
 from collections import Counter
@@ -14,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minidist.files import make_own_folder, replacing, sweep
+from minidist.files import lock, make_own_folder, replacing, sweep
 from minidist.mr.files import place_in, region
 from minidist.mr.plan import Plan, Result, TaskName, read_result
 
@@ -109,7 +108,6 @@ def private_folder(parent: Path, name: str, prefix: str) -> int:
     This user's folders from earlier runs of the same job are removed, unless a process still works in them.
     """
     make_own_folder(parent / name)
-    lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    held = lock(parent / name, shared=True)
     sweep(parent, prefix)
-    return lock
+    return held

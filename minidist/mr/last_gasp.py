@@ -10,6 +10,7 @@ import os
 import struct
 from pathlib import Path
 
+from minidist import unix
 from minidist.mr.plan import Record, TaskName
 
 NUMBERS = struct.Struct("<qqqq")  # kind, number, offset, bytes of the text
@@ -22,7 +23,7 @@ class LastGasp:
     """Notes the task and the record that a worker is working on."""
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | unix.NO_LINK, 0o600)
         os.ftruncate(descriptor, SIZE)
         self.memory = mmap.mmap(descriptor, SIZE)
         os.close(descriptor)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import minidist
 from minidist import UsageError, processes
-from minidist.contents import CHAPTERS
+from minidist.contents import CHAPTERS, in_one_process
 from minidist.files import temporary_folder
+from minidist.launch.launcher import has_mpi
 
 PACKAGE = Path(minidist.__file__).parent
 TEXT = PACKAGE / "text" / "python_help.txt"
@@ -45,7 +46,10 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
 
 
 def _run(command: str, picture: Path) -> Ran:
-    """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors."""
+    """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors. Without
+    MPI, its ranks are in one process."""
+    if not has_mpi():
+        command = in_one_process(command)
     words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = os.environ | {"PATH": paths, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
@@ -55,7 +59,7 @@ def _run(command: str, picture: Path) -> Ran:
         drawn = folder / picture.name
         if drawn.exists():
             shrink(drawn, picture)
-    shown = command.removesuffix(" --memory-plot {picture}").format(picture=picture.name)
+    shown = command.replace(" --memory-plot {picture}", "").format(picture=picture.name)
     if done.returncode:
         raise UsageError(f"{shown}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
     return Ran(shown, done.stdout, picture if picture.exists() else None)
