@@ -441,6 +441,6 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
     command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (74, "")
     says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

@@ -180,14 +180,14 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             status = 2
             if not environment.rank():
                 print(f"minidist: error: {output.in_a_line(str(error))}", file=sys.stderr)
+        except Stopped as error:
+            status = error.status
+            print(f"minidist: error: {error}", file=sys.stderr)
         except OSError as error:
             if error.errno not in UNUSABLE or error.filename is None:
                 raise
             status = 2
             print(f"minidist: error: {output.in_a_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
-        except Stopped as error:
-            status = 1
-            print(f"minidist: error: {error}", file=sys.stderr)
         except MemoryError as error:
             status = 2
             print(f"minidist: error: {output.no_memory(error)}", file=sys.stderr)

@@ -29,8 +29,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import Stopped, UsageError
-from minidist.files import lock, make_own_folder, make_temporary_folder, remove
+from minidist import UsageError
+from minidist.files import lock, make_own_folder, make_temporary_folder, on_disk, remove
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
@@ -94,12 +94,10 @@ class Files:
 
     def empty(self, kind: str, name: str, size: int, dtype: np.typing.DTypeLike) -> Array:
         """An array (size,) whose values are in a file: a view of the file (mmap), so that any part can be read as from
-        any other array. Raises OutOfMemory if the pool has no room for it, Stopped if the disk has none."""
+        any other array. Raises OutOfMemory if the pool has no room for it, FileFailed if the disk has none."""
         path = self.folder.path / name.replace(" ", "-")
-        try:
+        with on_disk("write", path):
             array = np.memmap(path, dtype, "w+", shape=(size,))  # a hole, until it is written
-        except OSError as error:
-            raise Stopped(f"cannot write {path}: {error.strerror}") from None
         return self.pool.hold(kind, array)
 
 
@@ -111,7 +109,7 @@ class DiskLink(Link):
         self.bandwidth = bandwidth
 
     def copy(self, array: Array, out: Array) -> None:
-        """Copy between memory and a file. Raises Stopped if the disk fails."""
+        """Copy between memory and a file. Raises FileFailed if the disk fails."""
         if self.bandwidth:
             time.sleep(array.nbytes / self.bandwidth)
         in_file, in_memory, transfer = (
@@ -119,19 +117,16 @@ class DiskLink(Link):
         )
         path, place = place_of(in_file)
         rest = in_memory.view(np.uint8).data  # bytes, because a buffer supports neither float16 nor bfloat16
-        try:
+        with on_disk("write" if in_file is out else "read", path):
             file = os.open(path, os.O_RDWR)
             try:
                 while rest:
                     done = transfer(file, [rest], place)
                     if done == 0:
-                        raise Stopped(f"cannot read {path}: it ends after {place:,} bytes")
+                        raise OSError(f"it ends after {place:,} bytes")
                     rest, place = rest[done:], place + done
             finally:
                 os.close(file)
-        except OSError as error:
-            verb = "write" if in_file is out else "read"
-            raise Stopped(f"cannot {verb} {path}: {error.strerror}") from None
 
 
 def place_of(array: Array) -> tuple[str, int]:

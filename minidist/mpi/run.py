@@ -6,7 +6,8 @@ the others wait for its messages forever. `run` handles the four ways in which a
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
     one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
-                                   the whole job is aborted with status 1, or for a UsageError with 2
+                                   the whole job is aborted with status 1, for a UsageError with 2, for a
+                                   file that could not be read or written with 74
     Ctrl-C                         one line, and status 130
 
 A fifth way is out of the rank's hands: it is killed, usually because memory ran out, or a library ends it. mpirun then
@@ -98,7 +99,7 @@ def run(
                 text = f"rank {comm.rank} failed:\n{explain(error)}"
             sys.stderr.write(f"{text}\n")
         finally:
-            abort(2 if isinstance(error, UsageError | MemoryError) else 1)
+            abort(2 if isinstance(error, UsageError | MemoryError) else getattr(error, "status", 1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
     MPI.Finalize()
     _tell_parent(ENDED)
