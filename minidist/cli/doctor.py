@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
 from minidist import how_to_make
+from minidist.cli.options import started_as
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -308,5 +309,5 @@ def main() -> int:
         if mend:
             print(f"{'':8}mend: {mend}", flush=True)
     if wrong:
-        print("\nMend the first thing that is wrong and ask again: python -m minidist doctor")
+        print(f"\nMend the first thing that is wrong and ask again: {started_as()} doctor")
     return 1 if wrong else 0

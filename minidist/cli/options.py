@@ -87,10 +87,15 @@ class Parser(argparse.ArgumentParser):
         raise Finished(self.format_help())
 
 
+def started_as() -> str:
+    """How the table of contents and its commands were started: by their module, or by the command that pip installs."""
+    return "minidist" if os.path.basename(sys.argv[0]) == "minidist" else "python -m minidist"
+
+
 def tool(command: str, doc: str | None) -> Parser:
     """The parser of a command that is not a chapter: `python -m minidist COMMAND`."""
     made = Parser(command, doc or "")  # python -OO drops docstrings
-    made.prog = f"python -m minidist {command}"
+    made.prog = f"{started_as()} {command}"
     return made
 
 
