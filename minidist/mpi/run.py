@@ -101,6 +101,7 @@ def run(
         finally:
             abort(2 if isinstance(error, UsageError | MemoryError) else getattr(error, "status", 1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
+    stops.leave()
     MPI.Finalize()
     _tell_parent(ENDED)
     last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])
