@@ -3,12 +3,15 @@
 That it trains as data parallelism does: tests/test_offload.py. What it moves and holds: tests/test_chapters.py.
 """
 
+import gc
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +35,7 @@ from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
+from minidist.train import Alone
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
@@ -419,6 +423,17 @@ def test_a_disk_with_too_little_room(
         else:
             with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
                 chapter.reserve(chapter.job(line, 1), comm)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_files_than_a_process_may_open_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any is made: each array in a file keeps one open. Nothing is left of the folder either."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (80, 80))
+    monkeypatch.setattr(resource, "setrlimit", lambda of, limits: None)
+    with pytest.raises(UsageError, match="ulimit -n allows 80 open files, and 88 are needed"):
+        find("infinity").prepared([], Alone())
+    gc.collect()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -226,7 +226,12 @@ def run(*command: str) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=dict(os.environ, PYTHONIOENCODING="utf-8"),  # whatever our own output is encoded in
             )
         except OSError as error:  # a script without its interpreter, a program for another machine
             return 127, str(error)

@@ -101,7 +101,7 @@ def tool(command: str, doc: str | None) -> Parser:
 
 def some_text(text: str) -> str:
     """An argument type: any text except an empty one, which would look like an option that is not given."""
-    if not text:
+    if not text.strip():
         raise argparse.ArgumentTypeError("is empty: a variable of the shell may not be set")
     return text
 
@@ -160,12 +160,18 @@ def timeout(text: str) -> float:
     return value
 
 
+LARGEST_MEMORY = 10**18  # bytes
+
+
 def memory_size(text: str) -> int:
     """An argument type: bytes, "1500KB" or "1.5MB"; K, M and G are thousands, as in the papers."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?)B?", text, re.IGNORECASE)
     if not found:
         raise argparse.ArgumentTypeError(f"must be bytes, such as 1500KB or 1.5MB, not {text!r}")
-    return int(float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " "))
+    value = float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " ")
+    if value > LARGEST_MEMORY:  # also infinity, as which Python reads more than 308 digits
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_MEMORY:g} bytes, not {text}")
+    return int(value)
 
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # errors of a path that the user gave

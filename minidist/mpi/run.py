@@ -257,6 +257,8 @@ def abort(status: int = 1) -> NoReturn:
     wait_until_read(1)
     wait_until_read(2)
     _tell_parent(ENDED)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would print another line
+    with suppress(OSError):  # a program may have closed it
+        os.close(2)  # MPI would print another line
+    os.open(os.devnull, os.O_WRONLY)  # takes the number that is free now, even if no other one is
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

@@ -1,4 +1,4 @@
-"""A rank's watchdog: a thread that handles Ctrl-C, reports long waits, ends those without an end, and follows its parent.
+"""A rank's watchdog: a thread that handles Ctrl-C, reports long waits, ends endless ones, and follows its parent.
 
 It is a thread, because the main thread may be inside MPI, where no Python handler ever runs.
 """

@@ -50,6 +50,14 @@ available for use.
 --------------------------------------------------------------------------"""
 
 
+def test_what_its_output_is_encoded_in_says_nothing_of_mpi(monkeypatch):
+    """Not even 16 bits for each character: the children that it asks write what it can read."""
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16")
+    assert doctor.check_package("numpy").seen == f"numpy {metadata.version('numpy')}"
+    mpirun = doctor.find_mpirun()
+    assert doctor.check_job(mpirun, 2).verdict == "ok"
+
+
 def doctor_says(python=sys.executable, **environment):
     """Exit status and output of `python -m minidist doctor`."""
     run = subprocess.run(
