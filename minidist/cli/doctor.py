@@ -279,9 +279,11 @@ def mend_with(mpirun: str | None, packaged: str) -> str:
         status, found = run(sys.executable, "-c", SHOW_LIBRARY, MPI4PY_LIBMPI=library)
         if status == 0 and is_open_mpi(found) == is_open_mpi(version):
             return f"export MPI4PY_LIBMPI={library}{instead}"
-    headers = f"sudo apt install {'libopenmpi-dev' if is_open_mpi(version) else 'libmpich-dev'} && "
-    compile_it = pip_install("--no-cache-dir", "--no-binary", "mpi4py", "--force-reinstall", "mpi4py")
-    return f"{headers * (shutil.which('mpicc') is None)}MPICC=mpicc {compile_it}{instead}"
+    compile_it = f"MPICC=mpicc {pip_install('--no-cache-dir', '--no-binary', 'mpi4py', '--force-reinstall', 'mpi4py')}"
+    if run("mpicc", "-E", "-x", "c", "-include", "mpi.h", os.devnull)[0] != 0:  # Debian has mpicc without MPI's headers
+        package = "libopenmpi-dev" if is_open_mpi(version) else "libmpich-dev"
+        compile_it = f"sudo apt install gcc python3-dev {package} && {compile_it}"
+    return compile_it + instead
 
 
 def is_open_mpi(text: str) -> bool | None:
