@@ -34,6 +34,14 @@ class FileFailed(Stopped, OSError):
     status = 74  # EX_IOERR of sysexits.h
 
 
+class EndJob(Exception):
+    """The work is done, and all ranks end now with this exit status, also those that would never leave."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Finished(Exception):
     """The user asked only for this text (--help): shown once, exit status 0."""
 

@@ -46,10 +46,12 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--context", type=at_least(1), metavar="N", default=64, help="characters in a sequence")
     add("--untied", action="store_true", help="gpt: a head of its own, not the embedding's matrix")
     add("--dropout", type=within(0, 0.99), metavar="P", default=0.0, help="share of activations zeroed; default: 0")
-    add = made.add_argument_group("training").add_argument
+    training = made.add_argument_group("training")
+    add = training.add_argument
     add("--steps", type=at_least(0), metavar="N", default=200, help="updates; --timeout S if a rank is silent")
     add("--timeout", type=timeout, metavar="S", default=TIMEOUT, help=argparse.SUPPRESS)
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
+    made.ranks(training)
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
     add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")
     add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")

@@ -17,13 +17,14 @@ from jobs import context_parallels as jobs
 from minidist import UsageError
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine
+from minidist.exchange.by_rules import run_by_rules
+from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
-from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.papers import context
 from minidist.programs.chapter import find
+from ranks import launch
 
 SCHEMES, POSITIONS, MODELS = ("ring", "all-gather", "ulysses"), ("contiguous", "zigzag", "striped"), ("gpt", "llama")
 
@@ -50,7 +51,7 @@ def test_equals_serial_training(scheme: str, name: str, n: int) -> None:
         pytest.skip("fewer key/value heads than ranks")
     for i, positions in enumerate(POSITIONS):
         case = [name, (11, 13)[(i + n) % 2], scheme, positions, (i + n) % 4, n, "fp64"]
-        check(case, run_threads(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
+        check(case, run_by_rules(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
 @pytest.mark.slow
@@ -63,7 +64,7 @@ def test_equals_serial_training_in_every_combination(scheme: str, name: str, n: 
         pytest.skip("fewer key/value heads than ranks")
     for positions, zero in itertools.product(POSITIONS, (0, 1, 2, 3, "fsdp")):
         case = [name, (11, 13)[n % 2], scheme, positions, zero, n, "fp64"]
-        check(case, run_threads(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
+        check(case, run_by_rules(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
 SEVERAL = [  # on four ranks: dp x cp, micro-batches, recomputation, and the stages that divide what both axes share
@@ -83,7 +84,7 @@ SEVERAL = [  # on four ranks: dp x cp, micro-batches, recomputation, and the sta
 
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: " ".join(map(str, case)))
 def test_equals_serial_training_with_all_else(case: list[Any]) -> None:
-    check(case, run_threads(lambda comm: jobs.on_ranks(comm, case), 4, Rules("eager", "contrary")))
+    check(case, run_by_rules(lambda comm: jobs.on_ranks(comm, case), 4, Rules("eager", "contrary")))
 
 
 OVER_MPI = [
@@ -134,7 +135,7 @@ def step(comm: Comm, name: str, length: int, scheme: str, positions: str = "zigz
 def test_bytes_are_those_of_the_papers(n: int, name: str, scheme: str) -> None:
     """Two layers, one sequence, four positions on each of up to 64 ranks."""
     s, (h, g) = 4 * n, (24, 1.0) if name == "gpt" else (32, 0.5)
-    ranks = run_threads(lambda comm: step(comm, name, s, scheme), n, Rules("eager"))
+    ranks = run_ranks(lambda comm: step(comm, name, s, scheme), n)
     keys, result = 8 * 2 * 2 * g * s * h * (n - 1) / n, 8 * 2 * s * h * (n - 1) / n**2
     for rank in ranks:
         sent = rank["sent"]
@@ -153,16 +154,11 @@ def test_bytes_are_those_of_the_papers(n: int, name: str, scheme: str) -> None:
 
 def test_memory_depends_on_the_positions_of_a_rank_not_on_the_sequence() -> None:
     """Four positions on each rank: what layers keep and what travels stays, while the sequence grows."""
-    found = {
-        n: run_threads(lambda comm: step(comm, "gpt", 4 * comm.size, "ring"), n, Rules("eager")) for n in (2, 4, 8)
-    }
+    found = {n: run_ranks(lambda comm: step(comm, "gpt", 4 * comm.size, "ring"), n) for n in (2, 4, 8)}
     kept, blocks = ({n: {get(rank) for rank in ranks} for n, ranks in found.items()} for get in (
         lambda rank: rank["kept"], lambda rank: rank["memory"]["messages"]))  # fmt: skip
     assert len(set.union(*kept.values())) == len(set.union(*blocks.values())) == 1
-    gathered = {
-        n: run_threads(lambda comm: step(comm, "gpt", 4 * comm.size, "all-gather"), n, Rules("eager"))[0]
-        for n in (2, 4)
-    }
+    gathered = {n: run_ranks(lambda comm: step(comm, "gpt", 4 * comm.size, "all-gather"), n)[0] for n in (2, 4)}
     assert gathered[4]["memory"]["messages"] == 2 * gathered[2]["memory"]["messages"]
 
 

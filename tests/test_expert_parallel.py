@@ -13,14 +13,15 @@ import pytest
 from alone import train_alone
 from ep.oracle import check_same, dropped_by
 from jobs import expert_parallels as jobs
+from minidist.exchange.by_rules import run_by_rules
+from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.fsdp import FSDP
-from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.nn.mixture import choose
 from minidist.papers.collectives import chunk_sizes
+from ranks import launch
 
 DIVIDED = [(n, ep) for n in range(1, 9) for ep in range(1, n + 1) if n % ep == 0]  # N, P
 CAPACITIES = (None, 0.5, 1.0)
@@ -49,7 +50,7 @@ def serial(case: Any, ranks: int, cp: int = 1, how: str = "zigzag", hosts: tuple
 @pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
 def test_equals_the_mixture_written_token_by_token(n: int, case: Any, ep: int, zero: int) -> None:
     """Losses with the balance loss, norms, gradients and parameters; and the same tokens are dropped."""
-    ranks = run_threads(partial(jobs.run, case=case, ep=ep, zero=zero), n, Rules("synchronous", "contrary"))
+    ranks = run_by_rules(partial(jobs.run, case=case, ep=ep, zero=zero), n, Rules("synchronous", "contrary"))
     truth, units = serial(case, n if case[2] is not None else 1)
     check_same(jobs.joined(ranks), truth)
     sizes = [size * jobs.CONTEXT for size in chunk_sizes(jobs.BATCH // case[5], n)]
@@ -69,10 +70,10 @@ def test_equals_the_mixture_written_token_by_token(n: int, case: Any, ep: int, z
 def test_under_fsdp_and_through_a_constant_buffer(n: int, ep: int) -> None:
     case = exact(2, None)
     truth, _ = serial(case, 1)
-    check_same(jobs.joined(run_threads(partial(jobs.run_fsdp, case=case, ep=ep), n, Rules("eager"))), truth)
+    check_same(jobs.joined(run_ranks(partial(jobs.run_fsdp, case=case, ep=ep), n)), truth)
     for zero in (0, 1, 2):
         buffered = partial(jobs.run, case=case, ep=ep, zero=zero, bucket_size=100)
-        check_same(jobs.joined(run_threads(buffered, n, Rules("eager"))), truth)
+        check_same(jobs.joined(run_ranks(buffered, n)), truth)
 
 
 MIXED = [
@@ -129,7 +130,7 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     """With tensor and pipeline parallelism: a stage's balance loss is in the loss, and has its gradient."""
     name = "llama" if layout.pp == 1 and capacity else "gpt"
     case = exact(2, capacity, name, accumulate=2 if layout.pp > 1 else 1, recompute=again)
-    ranks = run_threads(partial(jobs.run_grid, case=case, layout=layout, zero=zero), layout.ranks, Rules("eager"))
+    ranks = run_ranks(partial(jobs.run_grid, case=case, layout=layout, zero=zero), layout.ranks)
     truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1)
     check_same(jobs.joined(ranks), truth)
 
@@ -149,7 +150,7 @@ def test_in_every_grid(dp: int, pp: int, tp: int) -> None:
         case, layout = exact(2, capacity, accumulate=2 if pp > 1 else 1), Layout(dp, pp, tp=tp, ep=ep)
         on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero)
         truth, _ = serial(case, dp if capacity else 1)
-        check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+        check_same(jobs.joined(run_ranks(on_ranks, layout.ranks)), truth)
 
 
 # With context ranks, which divide the experts, too; on hosts with a copy each; and in crossed and folded pipelines.
@@ -185,7 +186,7 @@ def test_in_a_grid_with_all_else(
     case = exact(2, capacity, "gpt", accumulate=8 // layout.dp if layout.pp > 1 else 1, recompute=again)
     on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero, scheme=scheme, positions=how)
     truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1, layout.cp if capacity else 1, how)
-    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+    check_same(jobs.joined(run_ranks(on_ranks, layout.ranks)), truth)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_under_fsdp_with_context_ranks_and_on_hosts(
     case = exact(2, capacity)
     on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=3, build=partial(FSDP, **how))
     truth, _ = serial(case, layout.dp if capacity else 1, layout.cp if capacity else 1)
-    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager", "contrary"))), truth)
+    check_same(jobs.joined(run_by_rules(on_ranks, layout.ranks, Rules("eager", "contrary"))), truth)
 
 
 def test_a_limit_of_hosts_takes_the_best_hosts() -> None:
@@ -242,13 +243,13 @@ def test_a_limit_of_hosts_in_a_grid(layout: Layout, zero: int, limit: int, capac
     on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero, host_limit=limit)
     filling = (layout.dp, layout.cp) if capacity else (1, 1)
     truth, _ = serial(case, *filling, hosts=(layout.ep_hosts, limit))
-    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
+    check_same(jobs.joined(run_ranks(on_ranks, layout.ranks)), truth)
 
 
 def test_a_sample_has_every_expert() -> None:
     """Rank 0 puts the model together, for --sample, from the ranks that hold experts."""
     case = exact(2, None)
-    ranks = run_threads(partial(jobs.weights_of, case=case, ep=2), 4, Rules("eager"))
+    ranks = run_ranks(partial(jobs.weights_of, case=case, ep=2), 4)
     names = {parameter.name for unit in jobs.model(case) for parameter in unit.parameters}
     assert ranks[0].keys() == names
 

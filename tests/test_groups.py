@@ -8,8 +8,7 @@ import pytest
 
 from jobs import engines
 from minidist.engine import Engine
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import flats_of
 
@@ -31,9 +30,7 @@ def updated(comm: Comm, engine: str, bucket_size: int | None) -> list[np.ndarray
 
 @pytest.mark.parametrize("engine", ["data_parallel", "zero1", "zero2", "zero3"])
 def test_a_buffer_sums_each_flat_over_its_own_ranks(engine: str) -> None:
-    plain, *buffered = (
-        run_threads(partial(updated, engine=engine, bucket_size=size), 4, Rules("eager")) for size in SIZES
-    )
+    plain, *buffered = (run_ranks(partial(updated, engine=engine, bucket_size=size), 4) for size in SIZES)
     for ranks in buffered:
         for whole, parts in zip(plain, ranks, strict=True):
             for expected, found in zip(whole, parts, strict=True):

@@ -25,17 +25,17 @@ from jobs import engines, infinities
 from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.files import lock
 from minidist.fsdp import Turn
-from minidist.launch.launcher import launch, mpiexec_for
+from minidist.launch.launcher import mpiexec_for
 from minidist.memory.files import Folder
 from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
 from minidist.train import Alone
+from ranks import launch
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
@@ -47,7 +47,7 @@ def make(stage: int, comm: Comm, settings: Any = None) -> infinity.Infinity:
 
 def alone(function: Callable[[Comm], Any]) -> Any:
     """On the only rank there is."""
-    return run_threads(function, 1, Rules())[0]
+    return run_ranks(function, 1)[0]
 
 
 def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +96,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         assert engine.counted()["overwritten"] == 0
         return gathered[:2]
 
-    forward, backward = run_threads(be_rank, 2, Rules())[0]
+    forward, backward = run_ranks(be_rank, 2)[0]
     assert forward == ["embedding", "block0", "block1", "head"]
     assert {*backward} == {*forward}
     assert len(backward) == 4 + (recompute == "every:2")
@@ -206,7 +206,7 @@ def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> N
 
 def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"--bandwidth-table --json {tmp_path}/rows.json"
-    assert run_threads(lambda comm: infinities.line(comm, line), 4, Rules()) == [0] * 4
+    assert run_ranks(lambda comm: infinities.line(comm, line), 4) == [0] * 4
     clocks = [
         (row["ranks"], row["from"], row["clock"])
         for row in json.loads((tmp_path / "rows.json").read_text())["bandwidth"]
@@ -323,7 +323,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 def losses(line: str, folder: Path) -> list[float]:
     """Of a command line, on two ranks that are threads."""
-    statuses = run_threads(lambda comm: infinities.line(comm, f"{line} --json {folder}/report.json"), 2, Rules())
+    statuses = run_ranks(lambda comm: infinities.line(comm, f"{line} --json {folder}/report.json"), 2)
     assert statuses == [0, 0]
     found: list[float] = json.loads((folder / "report.json").read_text())["loss"]
     return found

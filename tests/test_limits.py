@@ -9,8 +9,7 @@ import pytest
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist import UsageError, offload
 from minidist.data_parallel import DataParallel
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, set_small_apart
@@ -55,7 +54,7 @@ def test_no_choice_changes_a_number(kind: Any, tied: bool, n: int) -> None:
             for name, array in trained(engine(model(tied), settings("fp64", "adamw", 2, clip=0.5), comm)).items():
                 np.testing.assert_allclose(array, truth[name], rtol=1e-11, atol=1e-14, err_msg=f"{choice} {name}")
 
-    run_threads(be_rank, n, Rules("eager"))
+    run_ranks(be_rank, n)
 
 
 def test_small_parameters_get_a_flat_of_their_own() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist.engine import Engine
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.local_sgd import LocalSGD
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -44,7 +43,7 @@ def test_two_steps_alone_then_together_three_times(n: int, accumulate: int, lr: 
     rows = np.arange(6).reshape(accumulate, n, -1)  # of a micro-batch, of a rank
     theta = trained(alone[0], 0)
     v = {name: 0 * array for name, array in theta.items()}
-    for steps, ranks in zip((2, 2, 1), zip(*run_threads(be_rank, n, Rules("eager")), strict=True), strict=True):
+    for steps, ranks in zip((2, 2, 1), zip(*run_ranks(be_rank, n), strict=True), strict=True):
         for flat in (flat for engine in alone for flat in engine.flats):
             flat.master[: flat.size] = theta[flat.name]
         own = [trained(engine, steps, rows[:, rank].ravel()) for rank, engine in enumerate(alone)]

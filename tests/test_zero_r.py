@@ -16,15 +16,15 @@ from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
 from minidist import UsageError, command
 from minidist.claims.run import Asked
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.exchange.one_process import run_ranks
+from minidist.launch.launcher import find_mpiexec
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
 from minidist.zr.claims import needs
+from ranks import launch
 
 RANKS = 4
 GRIDS = [
@@ -63,7 +63,7 @@ def test_checkpoints_are_a_store() -> None:
         passing = engine.checkpoints.passing(np.ones(3))
         return engine.host.has(passing), engine.checkpoints.checkpoints
 
-    assert run_threads(ask, 1, Rules("eager")) == [(True, None)]
+    assert run_ranks(ask, 1) == [(True, None)]
 
 
 # One case of 19 in every run: 19 has no common divisor with the number of ways. Of EXACT one of 11: so every

@@ -17,8 +17,7 @@ import numpy as np
 from minidist import checkpoint
 from minidist.command import Job, about
 from minidist.engine import Engine
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
 from minidist.train import Alone, Driver
@@ -49,7 +48,7 @@ def count(run: Run) -> dict[str, Any]:
         try:
             if run.chapter == "train":
                 return train(run, Alone(), folder)
-            return run_threads(lambda comm: train(run, comm, folder), run.ranks, Rules("eager"))[0]
+            return run_ranks(lambda comm: train(run, comm, folder), run.ranks)[0]
         except Exception as error:  # a broken program may raise anything
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 

@@ -28,7 +28,7 @@ from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.launch import launcher
 from minidist.memory import kernel
-from minidist.mpi.run import AUDIT
+from minidist.mpi.rank import AUDIT
 
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"

@@ -12,7 +12,7 @@ from minidist.exchange.rules import Start
 from minidist.launch import over_socket
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm, Ledger, caller
-from minidist.mpi.run import explain
+from minidist.mpi.rank import explain
 
 
 def perform(target: str, function: Callable[..., Any] | None, line: socket.socket) -> None:

@@ -63,6 +63,11 @@ class Parser(argparse.ArgumentParser):
         (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
         self.outputs.append(option)
 
+    def ranks(self, group: Any = None) -> None:
+        """Add the option that starts ranks without MPI: see `minidist/exchange/doors.py`."""
+        most = at_least(1, at_most=environment.MOST_HERE)
+        (group or self).add_argument("--ranks", type=most, metavar="N", help="in this process, without mpirun")
+
     def alias(self, other: str, option: str) -> None:
         """Add another spelling of an option, which --help does not list."""
         self._option_string_actions[other] = self._option_string_actions[option]

@@ -22,9 +22,9 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.explain import wrapped
 from minidist.deepspeed.plan import Plan
+from minidist.exchange.doors import run
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn.tensor import Array
 from minidist.programs.chapter import find
 from minidist.programs.report import train_and_report
@@ -101,4 +101,4 @@ def main(comm: Comm, prepared: Prepared) -> int:
 
 
 if __name__ == "__main__":
-    run(prepare=lambda comm: prepare(sys.argv[1:], comm.size), main=main)
+    run("minidist.deepspeed", prepare=lambda comm: prepare(sys.argv[1:], comm.size), main=main)

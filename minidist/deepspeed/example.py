@@ -4,8 +4,8 @@ mpirun -n 4 python -m minidist.deepspeed.example
 """
 
 from minidist import data, deepspeed
+from minidist.exchange.doors import run
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 
 CONFIG = {
@@ -30,4 +30,4 @@ def main(comm: Comm, corpus: data.Corpus) -> None:
 
 
 if __name__ == "__main__":
-    run(prepare=lambda comm: data.load(None, context=64), main=main)
+    run("minidist.deepspeed.example", prepare=lambda comm: data.load(None, context=64), main=main)

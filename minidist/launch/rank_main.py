@@ -12,7 +12,8 @@ from minidist.launch.main_stack import main_stack, place_of
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Ledger
 from minidist.mpi.over_mpi import MPI, world
-from minidist.mpi.run import MACHINERY, abort, explain
+from minidist.mpi.rank import MACHINERY, explain
+from minidist.mpi.run import abort
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:

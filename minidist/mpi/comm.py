@@ -16,6 +16,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -392,7 +393,11 @@ def count_limit(largest: int) -> int:
 
 def caller(depth: int) -> str:
     """`file.py:line` of the nearest calling function outside these rooms, at least `depth` calls up."""
-    frame = sys._getframe(depth)
+    return nearest_line(sys._getframe(depth))
+
+
+def nearest_line(frame: FrameType) -> str:
+    """`file.py:line` of this function, or of the nearest one that has called it and is outside these rooms."""
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(OWN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import termios
 import time
 from contextlib import suppress
@@ -35,12 +34,13 @@ def say_last(line: str) -> None:
 def be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
-    The lock is on a folder that every rank of this machine can see. The system releases it when Abort ends this
-    process, usually 0.2 s later. Abort may end the others only after that, so they wait even when the lock is free
-    again. If a rank of another job fails just then, its message comes later, but it comes.
+    The lock is on a folder that every rank of this machine can see. Nothing is written into it: a rank that is ended at
+    that moment would leave it there. The system releases the lock when Abort ends this process, usually 0.2 s later.
+    Abort may end the others only after that, so they wait even when the lock is free again. If a rank of another job
+    fails just then, its message comes later, but it comes.
     """
     try:
-        folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+        folder = os.open(next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp"))), os.O_RDONLY)
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         time.sleep(3)

@@ -9,15 +9,21 @@ This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import Mapping  # noqa: UP035 (Python 3.8's collections.abc.Mapping takes no [...])
+from typing import Callable, Mapping, TypeVar  # noqa: UP035 (Python 3.8's collections.abc.Mapping takes no [...])
 
 from minidist import UsageError
+
+T = TypeVar("T")
 
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+ranks_here = 1  # in this process: `exchange/run.py` sets it
+MOST_HERE = 4096  # ranks that a process may have
 
 
 def rank(variables: Mapping[str, str] = os.environ) -> int | None:
@@ -39,7 +45,7 @@ def local_rank() -> int:
 def local_ranks() -> int:
     """The number of ranks on this machine, 1 or more. Raises UsageError as `check` does."""
     check()
-    return _first(LOCAL_RANKS) or _local_tasks_of_slurm() or 1
+    return _first(LOCAL_RANKS) or _local_tasks_of_slurm() or ranks_here
 
 
 def check() -> None:
@@ -48,6 +54,17 @@ def check() -> None:
         text = os.environ.get(name)
         if text and not text.isdecimal():
             raise UsageError(f"{name} is {text!r}, and should be a number, as mpirun sets it: unset it")
+
+
+def option_in(arguments: list[str], name: str, kind: Callable[[str], T]) -> T | None:
+    """An option of a command line that its program has not read yet; None if it is not there, or wrong: the program
+    will refuse it."""
+    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    made.add_argument(name, type=kind, dest="found")
+    try:
+        return made.parse_known_args(arguments)[0].found
+    except argparse.ArgumentError:
+        return None
 
 
 def _first(names: tuple[str, ...], variables: Mapping[str, str] = os.environ) -> int | None:

@@ -16,35 +16,22 @@ end. That process also watches for a sixth way: a rank that is stopped and never
 """
 
 import ctypes
-import importlib
-import json
 import os
 import resource
 import select
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, Stopped, UsageError
-from minidist.memory import kernel
-from minidist.memory.pool import OutOfMemory
-from minidist.mpi import ROOMS, environment, output, shm, stops
+from minidist.mpi import environment, output, shm, stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail, end_job, wait_until_read
+from minidist.mpi.rank import describe, run_rank
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
-
-# At the top of a traceback, frames of these rooms and of the import system say nothing about what went wrong.
-
-PACKAGE = Path(__file__).parents[1]
-MACHINERY = (*(str(PACKAGE / room) for room in ROOMS), os.path.dirname(importlib.__file__), "<frozen importlib")
-
-AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes what it has sent, at its end: claims/audit.py
 
 STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process that forked it
 _parent: list[int] = []  # the pipe to that process, if there is one
@@ -79,7 +66,7 @@ def run(
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
-            status = _run(comm, main, prepare)
+            status = run_rank(comm, main, prepare)
             sys.stdout.flush()
             status = output.verdict(status)
         except BrokenPipeError:  # the reader (head, less) has left; with more ranks that reader is mpirun
@@ -89,17 +76,10 @@ def run(
     except BaseException as error:
         try:
             be_first_to_fail()
-            if isinstance(error, OutOfMemory):
-                text = f"minidist: error: rank {comm.rank} is {error}"
-            elif isinstance(error, MemoryError):
-                text = f"minidist: error: rank {comm.rank}: {output.no_memory(error)}"
-            elif isinstance(error, Stopped | UsageError):
-                text = f"minidist: error: {error}"
-            else:
-                text = f"rank {comm.rank} failed:\n{explain(error)}"
-            sys.stderr.write(f"{text}\n")
+            text, status = describe(error, comm.rank)
+            sys.stderr.write(text)
         finally:
-            abort(2 if isinstance(error, UsageError | MemoryError) else getattr(error, "status", 1))
+            abort(status)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
     stops.leave()
     MPI.Finalize()
@@ -124,65 +104,6 @@ def _tell_parent(word: bytes) -> None:
     for pipe in _parent:
         with suppress(OSError):  # it has gone
             os.write(pipe, word)
-
-
-def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> int:
-    prepared, refusal, farewell = None, None, None
-    try:
-        check_environment()
-        prepared = prepare(comm)
-    except UsageError as error:
-        refusal = str(error)
-    except Finished as finished:
-        farewell = str(finished)
-
-    refusals, farewells = zip(*comm.all_gather_object((refusal, farewell)), strict=True)
-    if any(text is not None for text in refusals):
-        if comm.rank == 0:
-            rank, text = next((rank, text) for rank, text in enumerate(refusals) if text is not None)
-            place = "" if None not in refusals else f"on rank {rank}: "
-            print(f"minidist: error: {place}{output.in_a_line(text)}", file=sys.stderr)
-        return 2
-    if any(text is not None for text in farewells):
-        if comm.rank == 0:
-            print(next(text for text in farewells if text is not None))
-        return 0
-
-    status = main(comm, prepared) or 0
-    comm.ledger.check_requests()
-    if folder := os.environ.get(AUDIT):
-        path = Path(folder, f"{comm.rank}.json")
-        try:
-            path.write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
-        except OSError as error:
-            output.lost(str(path), error)
-    return status
-
-
-def check_environment() -> None:
-    """Raise UsageError if an audit names a folder that does not exist."""
-    for name in (AUDIT, kernel.AUDIT):
-        folder = os.environ.get(name)
-        if folder and not os.path.isdir(folder):
-            raise UsageError(f"{name} names {folder}, which is no folder: make it, or unset {name}")
-
-
-def explain(error: BaseException) -> str:
-    """The traceback of `error` without MACHINERY's frames at its top; for sys.exit, a sentence with the calling line.
-    For an error that the user can fix, its message is enough."""
-    if isinstance(error, Stopped):
-        return str(error)
-    if isinstance(error, SystemExit):
-        caller = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            f"sys.exit({'' if error.code is None else repr(error.code)}) was called at"
-            f" {Path(caller.filename).name}:{caller.lineno}. A rank that leaves on its own would leave the others"
-            " waiting for its messages, so the whole job ends here. Return instead."
-        )
-    below = error.__traceback__
-    while below and below.tb_frame.f_code.co_filename.startswith(MACHINERY):
-        below = below.tb_next
-    return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
 def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:

@@ -8,7 +8,6 @@ A watcher adds up the time between its looks, 1 s at most for each: time in whic
 machine slept, does not count.
 """
 
-import argparse
 import os
 import signal
 import time
@@ -33,13 +32,8 @@ CanGoOn = Callable[[set[int], int], bool]  # (stopped ranks, all ranks): whether
 
 def timeout_in(arguments: list[str], default: float) -> float:
     """The --timeout of a command line that its program has not read yet. The program refuses a wrong one later."""
-    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    made.add_argument("--timeout", type=float, default=default)
-    try:
-        seconds: float = made.parse_known_args(arguments)[0].timeout
-    except argparse.ArgumentError:
-        return default
-    return seconds
+    found = environment.option_in(arguments, "--timeout", float)
+    return default if found is None else found
 
 
 class Watch:

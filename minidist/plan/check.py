@@ -1,8 +1,8 @@
 """A row scaled down and run: what ranks hold and send, next to the formulas. The difference must be zero.
 
 The model becomes tiny: its width, heads, vocabulary and context are the smallest that the row's axes divide. The layout
-stays as it is, if as many ranks can run here. Otherwise the longest axis is halved until they can. Ranks are threads of
-one process (`minidist/exchange/threads.py`).
+stays as it is, if as many ranks can run here. Otherwise the longest axis is halved until they can. Ranks take turns in
+one process (`minidist/exchange/one_process.py`).
 """
 
 import math
@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.engine import Settings
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.grid.shares import rank_stages
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
@@ -68,7 +67,7 @@ def run(wanted: Wanted, choice: Choice) -> list[Counted]:
     def be_rank(comm: Comm) -> Counted:
         return train(comm, wanted, choice)
 
-    return run_threads(be_rank, choice.ranks, Rules("eager"))
+    return run_ranks(be_rank, choice.ranks)
 
 
 def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:

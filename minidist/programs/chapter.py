@@ -20,7 +20,7 @@ from minidist.claims.run import Run
 from minidist.cli.options import Parser, in_one_process
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.mpi.run import run
+from minidist.exchange.doors import run
 from minidist.programs.report import say_needs, train_and_report
 from minidist.train import Alone, Driver
 
@@ -113,11 +113,16 @@ def find_all() -> dict[str, Any]:
 
 
 def start(chapter: Chapter | Program) -> NoReturn:
-    """Run a chapter on the ranks that mpirun has started, or on none."""
+    """Run a chapter on the ranks that mpirun has started, on --ranks of this process, or on one."""
     arguments = sys.argv[1:]
     if chapter.needs_no_ranks(arguments):
         sys.exit(in_one_process(lambda: run_alone(chapter, arguments)))
-    run(prepare=lambda comm: chapter.prepared(arguments, comm), main=chapter.work, **chapter.watched)
+    run(
+        f"minidist.{chapter.name}",
+        prepare=lambda comm: chapter.prepared(arguments, comm),
+        main=chapter.work,
+        **chapter.watched,
+    )
 
 
 def run_alone(chapter: Chapter | Program, arguments: Sequence[str]) -> int:

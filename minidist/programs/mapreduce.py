@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from minidist import UsageError, data, mapreduce
+from minidist import EndJob, UsageError, data, mapreduce
 from minidist.cli.options import Parser, at_least, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_writable
 from minidist.files import on_disk
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import abort
 from minidist.mr.cluster import print_cluster
 from minidist.mr.faults import Faults, check_tasks, parse
 from minidist.mr.load import JOBS, load, make
@@ -64,6 +63,7 @@ def parser() -> Parser:
     )
     add("--inject", action="append", default=[], metavar="FAULT", help="bad:TEXT, slow:RANK:FACTOR, ...: mr/faults.py")
     add("--cluster", action="store_true", help="simulate the paper's sort on a tenth of its cluster, no more")
+    made.ranks()
     made.output("--json", help="write the report for machines; - is standard output")
     return made
 
@@ -155,7 +155,7 @@ def work(comm: Comm, prepared: Prepared | None) -> int:
     for text in faults.missed(comm.rank, outcome) if faults and not outcome.failure else ():
         print(f"minidist: --inject {text}: it never happened", file=sys.stderr)
     if outcome.left_behind and comm.rank == 0:
-        abort(status)  # the others would wait for these ranks, which never leave
+        raise EndJob(status)  # the others would wait for these ranks, which never leave
     return status
 
 

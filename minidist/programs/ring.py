@@ -53,6 +53,7 @@ def parser() -> Parser:
     made = Parser("ring", ring.__doc__ or "")
     made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
     made.add_argument("--timeout", type=timeout, default=TIMEOUT, metavar="S", help="if a rank is silent; 0: never")
+    made.ranks()
     made.output("--json", help="write the report for machines; - is standard output")
     return made
 

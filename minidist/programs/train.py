@@ -14,9 +14,10 @@ from minidist.programs.chapter import Chapter
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
     """Parse and check. Raises UsageError for options that cannot work, and on more than one rank."""
-    if environment.ranks() > 1:
-        raise UsageError("this is serial training: run it without mpirun, or take minidist.data_parallel")
-    check_mixture(made.parse_args(arguments))
+    options = made.parse_args(arguments)
+    if environment.ranks() > 1 or (options.ranks or 1) > 1:
+        raise UsageError("this is serial training: run it on one rank, or take minidist.data_parallel")
+    check_mixture(options)
     return command.prepare(made, arguments, ranks, **how)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from minidist import colors, context_parallel, ring
 from minidist.cp.group import Group
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Span
 from minidist.site.recording import Array, Event, Item, Message, Recording, element, items, messages
@@ -123,7 +122,7 @@ def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
         ran = collective.run(recording)
         return recording.events, ran
 
-    found = run_threads(on_rank, n, Rules())
+    found = run_ranks(on_rank, n)
     return sorted(messages([events for events, _ in found])), [ran for _, ran in found]
 
 

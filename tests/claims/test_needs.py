@@ -10,12 +10,11 @@ import pytest
 from minidist import command, train
 from minidist.claims import needs
 from minidist.claims.run import Asked
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
-from minidist.launch.launcher import launch
+from minidist.exchange.one_process import run_ranks
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import Chapter, find, find_all
+from ranks import launch
 
 POLICIES = ("none", "selective", "full", "every:2", "sqrt", "log")
 KINDS = {kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends")} | {
@@ -92,7 +91,7 @@ def held(line: str, ranks: int) -> list[dict[str, int]]:
                 train.train_step(driver, job.corpus, job.options, step)
         return driver.engine.memory()
 
-    return run_threads(be_rank, ranks, Rules("eager"))
+    return run_ranks(be_rank, ranks)
 
 
 def estimated(line: str, ranks: int) -> list[needs.Needs]:

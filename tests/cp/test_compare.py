@@ -15,8 +15,7 @@ from minidist.colors import RANKS
 from minidist.cp.claims import check_context
 from minidist.cp.compare import Row, Spans, draw
 from minidist.cp.group import Group
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs import context_parallel as program
 from minidist.programs.chapter import find
@@ -31,7 +30,7 @@ def test_schemes_are_compared_and_the_ring_is_drawn(tmp_path: Path, capsys: pyte
     def be_rank(comm: Comm) -> int:
         return program.compare(comm, find("context_parallel").job(line.split(), comm.size))
 
-    assert run_threads(be_rank, 4, Rules("eager")) == [0] * 4
+    assert run_ranks(be_rank, 4) == [0] * 4
     rows = json.loads(report.read_text())["rows"]
     # two key/value heads are too few for Ulysses on four ranks
     assert [row["scheme"] for row in rows] == ["ring"] * 3 + ["all-gather"] * 3
@@ -79,7 +78,7 @@ def test_rooms_are_used_in_turn() -> None:
         assert np.may_share_memory(first, rooms.take(3))
         assert np.may_share_memory(second, rooms.take(4))
 
-    run_threads(be_rank, 1, Rules("eager"))
+    run_ranks(be_rank, 1)
 
 
 def test_ulysses_has_fewer_heads_where_tensor_ranks_share_them() -> None:

@@ -18,8 +18,8 @@ from jobs import engines, races, rings
 from jobs.races import RIGHT
 from minidist import ring
 from minidist.exchange import marks
+from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.exchange.threads import run_threads
 from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm, CommError
 from minidist.mpi.mailbox import Mailbox
@@ -48,7 +48,7 @@ def test_collectives_give_the_truth_and_send_what_the_formulas_say(name: str, n:
         return result, comm.ledger.total(), comm.ledger.waits
 
     cost = collective.cost(size, n)
-    found = run_threads(be_rank, n, rules)
+    found = run_by_rules(be_rank, n, rules)
     for rank, (result, nbytes, _) in enumerate(found):
         assert np.array_equal(result, collective.truth(inputs, rank))
         assert nbytes == 4 * cost.sent[rank]
@@ -85,7 +85,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("rules", RULES, ids=name_of)
 def test_collectives_give_the_bits_and_the_counts_of_mpi(rules: Rules) -> None:
-    here = run_threads(lambda comm: rings.run_all(comm, CASES), 4, rules)
+    here = run_by_rules(lambda comm: rings.run_all(comm, CASES), 4, rules)
     for mine, theirs in zip(here, over_mpi("rings:run_all"), strict=True):
         for case in map(repr, CASES):
             assert same(mine[case], theirs[case]), case
@@ -97,7 +97,7 @@ def test_collectives_give_the_bits_and_the_counts_of_mpi(rules: Rules) -> None:
     [pytest.param(rules, marks=[pytest.mark.slow] * (i % 4 > 0), id=name_of(rules)) for i, rules in enumerate(RULES)],
 )
 def test_engines_give_the_bits_of_mpi(rules: Rules) -> None:
-    here = run_threads(lambda comm: engines.train_all(comm, ENGINE_CASES), 4, rules)
+    here = run_by_rules(lambda comm: engines.train_all(comm, ENGINE_CASES), 4, rules)
     for mine, theirs in zip(here, over_mpi("engines:train_all"), strict=True):
         for case in map(repr, ENGINE_CASES):
             for what in theirs[case]:
@@ -113,11 +113,11 @@ def test_many_ranks() -> None:
         total = ring.all_reduce(row, np.array([comm.rank], np.int64))
         return bool(total[0] == sum(row.world_ranks))
 
-    assert run_threads(be_rank, n, Rules()) == [True] * n
+    assert run_by_rules(be_rank, n, Rules()) == [True] * n
 
 
 def test_no_mpi_is_loaded() -> None:
-    program = "import sys; sys.modules['mpi4py'] = None; import minidist.exchange.threads"
+    program = "import sys; sys.modules['mpi4py'] = None; import minidist.exchange.by_rules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -149,7 +149,7 @@ def test_requests_may_be_waited_for_in_any_order(messages: Messages, rules: Rule
                 requests[i].wait()
         return outs
 
-    for received in run_threads(be_rank, 4, rules):
+    for received in run_by_rules(be_rank, 4, rules):
         for number, out in received:
             assert np.array_equal(out, content(number, messages[number][2]))
 
@@ -192,7 +192,7 @@ def perform(comm: Comm, script: Script) -> None:
 def test_deadlocks_are_exact(scripts: tuple[Script, ...], sends: Any, order: Any) -> None:
     said = ""
     try:
-        run_threads(lambda comm: perform(comm, scripts[comm.rank]), 3, Rules(sends, order))
+        run_by_rules(lambda comm: perform(comm, scripts[comm.rank]), 3, Rules(sends, order))
     except CommError as error:
         said = str(error)
     if deadlocks(scripts, sends == "eager"):
@@ -211,7 +211,7 @@ ALL_WAIT = "Every rank waits, and no message is under way.\n"
 
 def deadlock(function: Callable[[Comm], Any], n: int, rules: Rules = RULES[0]) -> str:
     with pytest.raises(Deadlock) as caught:
-        run_threads(function, n, rules)
+        run_by_rules(function, n, rules)
     return re.sub(rf"{HERE}\d+", "HERE", str(caught.value))
 
 
@@ -279,7 +279,7 @@ def test_an_exception_ends_all_ranks() -> None:
         comm.recv(np.zeros(1), 1)
 
     with pytest.raises(ValueError, match="this rank fails") as caught:
-        run_threads(be_rank, 3, Rules())
+        run_by_rules(be_rank, 3, Rules())
     assert caught.value.__notes__ == ["on rank 1 of 3"]
 
 
@@ -293,12 +293,12 @@ def test_the_first_exception_is_the_one_that_is_raised() -> None:
             raise RuntimeError("while it was ended")
 
     with pytest.raises(ValueError, match="the cause"):
-        run_threads(be_rank, 3, Rules(order="contrary"))
+        run_by_rules(be_rank, 3, Rules(order="contrary"))
 
 
 def test_a_message_that_nobody_receives() -> None:
     with pytest.raises(CommError, match=rf"1 messages were not received; one is that of send at {HERE}\d+"):
-        run_threads(lambda comm: comm.send(np.zeros(1), 0), 1, Rules("eager"))
+        run_by_rules(lambda comm: comm.send(np.zeros(1), 0), 1, Rules("eager"))
 
 
 # ---- races ----------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def outcome(name: str, n: int, rules: Rules) -> str:
     if "board" in function.__code__.co_varnames:
         function = partial(function, board={})
     try:
-        found = run_threads(function, n, rules)
+        found = run_by_rules(function, n, rules)
     except CommError as error:
         return str(error)
     return next((value for value in found if value != RIGHT), RIGHT)
@@ -369,7 +369,7 @@ def test_a_mark_goes_with_what_is_computed_from_it(dtype: str) -> None:
             request.wait()
         return found, [marks.marks_in(out) for out in outs]
 
-    ((found, afterwards),) = run_threads(be_rank, 1, Rules())
+    ((found, afterwards),) = run_by_rules(be_rank, 1, Rules())
     assert found == [{number} for number in range(1, 6)]
     assert afterwards == [set()] * 5
 
@@ -384,7 +384,7 @@ def test_a_shorter_message_leaves_the_rest_as_it_was(dtype: str) -> None:
             comm.irecv(out, 0).wait()
         return out.tolist()
 
-    assert run_threads(be_rank, 2, Rules())[1] == [1, 1, 0]
+    assert run_by_rules(be_rank, 2, Rules())[1] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("rules", RULES, ids=name_of)
@@ -393,7 +393,7 @@ def test_control_messages_never_wait(rules: Rules) -> None:
         comm.send_object(comm.rank, 1 - comm.rank)
         return comm.recv_object(1 - comm.rank)
 
-    assert run_threads(be_rank, 2, rules) == [1, 0]
+    assert run_by_rules(be_rank, 2, rules) == [1, 0]
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def heard(comm: Comm) -> list[int]:
 
 def test_messages_arrive_in_the_order_of_the_rules() -> None:
     def order(rules: Rules) -> list[int]:
-        return run_threads(heard, 4, rules)[0]
+        return run_by_rules(heard, 4, rules)[0]
 
     first = [list(dict.fromkeys(order(Rules("eager", way)))) for way in ("natural", "contrary")]
     assert first == [[1, 2, 3], [3, 2, 1]]
@@ -458,4 +458,4 @@ def test_nobody_is_overtaken_for_ever(rules: Rules, listener: int, patient: int)
         comm.flush()
         return overtaken
 
-    assert run_threads(be_rank, 4, rules)[listener] < 10
+    assert run_by_rules(be_rank, 4, rules)[listener] < 10

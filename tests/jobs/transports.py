@@ -8,8 +8,8 @@ from typing import Any
 
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
+from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
 from minidist.launch.job import RankResult
 from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm
@@ -40,7 +40,7 @@ def on_threads(target: str, n: int, rules: Rules) -> list[RankResult]:
         bytes_, messages = comm.ledger.control
         return RankResult(finished=True, value=value, sent=sent, control=(bytes_, messages))
 
-    return run_threads(be_rank, n, rules)
+    return run_by_rules(be_rank, n, rules)
 
 
 @functools.cache

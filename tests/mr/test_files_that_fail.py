@@ -38,12 +38,12 @@ def can_mount() -> bool:
 def run(
     folder: Path,
     *arguments: str,
-    n: int = 0,
+    n: int = 1,
     before: Sequence[str] = (),
     start: Sequence[str] = ("-m", "minidist.mapreduce"),
 ) -> tuple[int, str]:
-    """The exit status of a line, on n ranks or without mpirun, and what it says on standard error."""
-    line = [*before, *(mpiexec_for(n) if n else []), sys.executable, *start, *arguments]
+    """The exit status of a line on n ranks, and what it says on standard error."""
+    line = [*before, *mpiexec_for(n), sys.executable, *start, *arguments]
     environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}"}
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
     return done.returncode, done.stderr
@@ -60,7 +60,7 @@ def check_line(status: int, said: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("n", "size"),
     [
-        *((0, size) for size in (4, 8, 40, 100)),  # KB
+        *((1, size) for size in (4, 8, 40, 100)),  # KB
         (3, 8),
         *(pytest.param(3, size, marks=pytest.mark.slow) for size in (4, 12, 16, 24, 40, 70, 100, 130)),
     ],

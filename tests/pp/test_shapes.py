@@ -13,8 +13,7 @@ from closeness import largest_difference
 from jobs import pipelines as jobs
 from jobs.engines import watch_gradients
 from minidist.engine import Engine
-from minidist.exchange.rules import Rules
-from minidist.exchange.threads import run_threads
+from minidist.exchange.one_process import run_ranks
 from minidist.layout import Layout
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
@@ -90,7 +89,7 @@ def check(case: Case, name: str, dp: int = 1, tp: int = 1, zero: int = 0, recomp
         parameters = {name: np.array(array) for named in held for name, array in named.items()}
         return {**found, "losses": np.array(losses), "parameters": parameters}
 
-    ranks, truth = run_threads(train, dp * p * tp, Rules()), serial(name, p, m, rows)
+    ranks, truth = run_ranks(train, dp * p * tp), serial(name, p, m, rows)
     np.testing.assert_allclose(sum(found["losses"] for found in ranks), truth["losses"], rtol=1e-12, atol=0)
     for found in ranks:
         np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)

@@ -1,0 +1,108 @@
+"""Ranks that take turns in one process. Each is a greenlet: a function with a stack of its own, in the same thread.
+
+A rank runs until it must wait; then the next rank that can go on runs. There are no threads, so nothing happens at the
+same time, and a run repeats itself exactly. This is the only module that imports greenlet.
+"""
+
+import contextvars
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import greenlet
+
+T = TypeVar("T")
+
+ATTEMPTS = 3  # to end a rank whose program catches even Ended, and waits again
+DEBUGGERS = ("bdb", "pydevd")  # modules of debuggers: pdb's, and those of VS Code and PyCharm
+
+
+class Ended(BaseException):
+    """Raised in the remaining ranks when the run has ended early. No program should catch it."""
+
+
+class Turns(Generic[T]):
+    """`n` ranks, one of which runs at a time."""
+
+    def __init__(self, n: int, idle: Callable[[], None]) -> None:
+        """idle: called when no rank can go on, and some have not finished; wakes at least one, or raises."""
+        self.n, self.idle = n, idle
+        self.ready: deque[int] = deque()  # ranks that can go on, in this order
+        self.running = -1  # the rank that runs, or ran last
+        self.switches = 0  # turns so far
+        self.ended = False
+        self.results: dict[int, T] = {}  # of the ranks that have finished
+        self._ranks: list[greenlet.greenlet] = []
+
+    def run(self, be_rank: Callable[[int], T], order: Iterable[int]) -> list[T]:
+        """Call `be_rank(rank)` for every rank; return the results, in order of rank. order: in which the ranks begin.
+
+        The first exception ends all ranks, and is raised here; `running` is its rank.
+        """
+        self._hub = greenlet.getcurrent()
+        trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
+
+        def begin(rank: int) -> None:
+            if trace:
+                sys.settrace(trace)
+            self.results[rank] = be_rank(rank)
+
+        for _ in range(self.n):
+            made = greenlet.greenlet(begin, self._hub)
+            made.gr_context = contextvars.copy_context()  # np.errstate and others: the caller's, and then its own
+            self._ranks.append(made)
+        self.ready.extend(order)
+        shown = show_rank if any(name in sys.modules for name in DEBUGGERS) else None
+        try:
+            while len(self.results) < self.n:
+                if not self.ready:
+                    self.running = -1
+                    self.idle()
+                rank = self.running = self.ready.popleft()
+                self.switches += 1
+                if shown:
+                    shown(rank, trace)
+                self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
+        finally:
+            self._end()
+        return [self.results[rank] for rank in range(self.n)]
+
+    def run_named(self, be_rank: Callable[[int], T], order: Iterable[int]) -> list[T]:
+        """The same; a note of the exception names its rank."""
+        try:
+            return self.run(be_rank, order)
+        except Exception as error:
+            if self.running >= 0:
+                error.add_note(f"on rank {self.running} of {self.n}")
+            raise
+
+    def wait(self) -> None:
+        """Let the others run until something has put this rank into `ready`."""
+        self._hub.switch()
+        if self.ended:
+            raise Ended
+
+    def frame(self, rank: int) -> FrameType | None:
+        """Where a rank that waits has stopped; None if it has finished, or not begun."""
+        frame: FrameType | None = self._ranks[rank].gr_frame
+        return frame
+
+    def _end(self) -> None:
+        """End the ranks that have not finished: they close what they have open."""
+        self.ended = True
+        for rank in self._ranks:
+            for _ in range(ATTEMPTS if rank else 0):  # a rank that has begun and not finished is true
+                with suppress(BaseException):  # the first exception has ended the run, and is the one to report
+                    rank.throw(Ended)
+
+
+def show_rank(rank: int, trace: Any) -> None:
+    """Show a debugger's user which rank runs: in pdb's prompt, and as the name of the thread."""
+    debugger: Any = getattr(trace, "__self__", None)
+    if hasattr(debugger, "prompt"):
+        debugger.prompt = f"(Pdb, rank {rank}) "
+    threading.current_thread().name = f"rank {rank}"
