@@ -41,7 +41,15 @@ class UsageError(Exception):
 
 class Stopped(Exception):
     """Work that cannot go on, for a reason that the user can remove: its rank shows one line, and the job ends
-    with exit status 1."""
+    with this exit status."""
+
+    status = 1
+
+
+class FileFailed(Stopped, OSError):
+    """A file could not be read or written in the middle of the work: a disk is full, for example."""
+
+    status = 74  # EX_IOERR of sysexits.h
 
 
 class EndJob(Exception):

@@ -23,11 +23,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from minidist import unix
+from minidist import FileFailed, unix
 
 MOST_DESCRIPTORS = 256  # the shell's are among the first
 
 _ready: dict[str, int] = {}  # streams that are already open, by the names that the user gave
+
+
+@contextmanager
+def on_disk(verb: str = "read or write", path: str | Path = "") -> Iterator[None]:
+    """Turn an error of the disk into FileFailed, which ends the work with one line: "cannot VERB PATH: ...". Without a
+    path, the error must name it."""
+    try:
+        yield
+    except FileFailed:
+        raise
+    except OSError as error:
+        raise FileFailed(f"cannot {verb} {path or error.filename}: {error.strerror or error}") from None
+
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,8 @@ def grade(
         except subprocess.TimeoutExpired:
             ending, output = f"was ended after {LONGEST:g} s", ""
         written.seek(0)
-        lines = [json.loads(line) for line in written.read().decode().splitlines()]
+        *whole, cut = written.read().decode().split("\n")
+        lines = [json.loads(line) for line in whole]
     graded = Grade(lesson.name, submission, seconds=time.monotonic() - begin)
     parts = {line["name"]: Part(**{**line, "message": printable(line["message"])}) for line in lines if "name" in line}
     for line in lines:
@@ -118,6 +119,8 @@ def grade(
     if not parts:
         graded.error = f"there was nothing to grade: pytest {ending}\n{printable(output.strip())}"
     faults = [part.message for part in graded.parts if part.machine]
+    if cut:
+        faults.append(f"the points cannot be written to {tempfile.gettempdir()}: is its disk full, or ulimit -f low?")
     if faults:
         graded.machine, graded.error = True, f"not graded, for a fault of this machine: {faults[0]}"
     return graded

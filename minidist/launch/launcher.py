@@ -82,7 +82,7 @@ def started(
         if not Path(place).is_file():
             raise UsageError(f"there is no file {place}")
         target = f"{Path(place).resolve()}:{name}"
-    if reason := shm.shortage(n):
+    if reason := shm.limits(n) or shm.shortage(n):
         raise UsageError(reason)
 
     with _job_folder(n) as folder:

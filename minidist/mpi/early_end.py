@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import time
 from contextlib import suppress
 from typing import NoReturn
@@ -51,12 +50,13 @@ def say_as_first(line: str, pipe: int = 2) -> None:
 def be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
-    The lock is on a folder that every rank of this machine can see. The system releases it when Abort ends this
-    process, usually 0.2 s later. Abort may end the others only after that, so they wait even when the lock is free
-    again. If a rank of another job fails just then, its message comes later, but it comes.
+    The lock is on a folder that every rank of this machine can see. Nothing is written into it: a rank that is ended at
+    that moment would leave it there. The system releases the lock when Abort ends this process, usually 0.2 s later.
+    Abort may end the others only after that, so they wait even when the lock is free again. If a rank of another job
+    fails just then, its message comes later, but it comes.
     """
     try:
-        unix.lock(unix.open_folder(os.path.realpath(tempfile.gettempdir())))
+        unix.lock(unix.open_folder(next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp", ".")))))
     except OSError:
         time.sleep(3)
 

@@ -31,7 +31,7 @@ def describe(error: BaseException, rank: int) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return f"minidist: error: rank {rank}: {output.no_memory(error)}\n", 2
     if isinstance(error, Stopped | UsageError):
-        return f"minidist: error: {error}\n", 2 if isinstance(error, UsageError) else 1
+        return f"minidist: error: {error}\n", error.status if isinstance(error, Stopped) else 2
     return f"rank {rank} failed:\n{explain(error)}\n", 1
 
 

@@ -6,7 +6,8 @@ the others wait for its messages forever. `run` handles the four ways in which a
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
     one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
-                                   the whole job is aborted with status 1, or for a UsageError with 2
+                                   the whole job is aborted with status 1, for a UsageError with 2, for a
+                                   file that could not be read or written with 74
     Ctrl-C                         one line, and status 130
 
 A fifth way is out of the rank's hands: it is killed, usually because memory ran out, or a library ends it. mpirun then
@@ -78,6 +79,7 @@ def run(
         finally:
             abort(status)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
+    stops.leave()
     MPI.Finalize()
     _tell_parent(ENDED)
     last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])
@@ -171,6 +173,8 @@ def abort(status: int = 1) -> NoReturn:
     wait_until_read(1)
     wait_until_read(2)
     _tell_parent(ENDED)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would print another line
+    with suppress(OSError):  # a program may have closed it
+        os.close(2)  # MPI would print another line
+    os.open(os.devnull, os.O_WRONLY)  # takes the number that is free now, even if no other one is
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

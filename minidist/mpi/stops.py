@@ -25,6 +25,7 @@ SAID = 20.0  # seconds after which a silence is reported; after half of the time
 TIMEOUT = 120.0  # seconds after which it ends the job
 STOPPED = "T"  # by a signal, in the kernel's notation; a process in a debugger is "t"
 LAUNCHER_ENDED = "mpirun's process on this machine has been killed, and the ranks that it started end with it"
+FINISHED = "rank, finished"  # the name of such a process, of 15 characters at most
 HALTED = (STOPPED, "Z", "")  # stopped; ended, but not yet seen by its parent; gone
 
 CanGoOn = Callable[[set[int], int], bool]  # (stopped ranks, all ranks): whether the job goes on
@@ -209,6 +210,32 @@ def stop(processes: list[int]) -> None:
     give_up = time.monotonic() + 1.0
     while any(state(process) not in HALTED for process in processes) and time.monotonic() < give_up:
         time.sleep(0.001)
+
+
+def leave() -> None:
+    """Let the other ranks of this machine see that this one has finished its program; `finished` looks for it."""
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/comm").write_text(FINISHED, encoding="ascii")
+
+
+def finished() -> set[int]:
+    """The ranks of this machine that have finished their program: MPI keeps them until all ranks have."""
+    started = children(parent(os.getppid()))  # by mpirun; each of these has forked its rank
+    return {rank_of(process) for process in started if any(name(child) == FINISHED for child in children(process))}
+
+
+def name(process: int) -> str:
+    """The name of a process, which it may choose; "" if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    return ""
+
+
+def parent(process: int) -> int:
+    """The parent of a process; 0 if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return 0
 
 
 def rank_of(process: int) -> int:

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from minidist import UsageError
 from minidist.cli.formats import name_format
+from minidist.files import on_disk
 from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
@@ -106,7 +107,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
     """The lines of a split, about `size` bytes at a time; a line that is longer comes whole. Added to `moved`: bytes of
     input, and those that the file's buffer has read ahead."""
     for piece in pieces:
-        with open(piece.path, "rb") as file:
+        with on_disk("read", piece.path), open(piece.path, "rb") as file:
             offset = file.seek(piece.start)
             try:
                 while offset < piece.end:
@@ -114,7 +115,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
                     if not data.endswith(b"\n"):
                         data += file.readline()
                     if not data:
-                        raise OSError(f"{piece.path} has become shorter while it was read")
+                        raise OSError("it has become shorter while it was read")
                     yield Block(piece.document, offset, data, data.decode(errors="replace"))
                     offset += len(data)
             finally:
@@ -319,16 +320,17 @@ class ExternalSort:
         return iter(pairs)
 
     def _write_run(self, pairs: Iterable[Pair]) -> None:
-        self.folder.mkdir(exist_ok=True)
         self.runs.append(self.folder / f"run-{self.written:05}")
         self.written += 1
-        with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(write_pair(key, value) for key, value in pairs)
-            file.flush()
-            self.moved["runs written"] += place_in(file)
+        with on_disk("write", self.runs[-1]):
+            self.folder.mkdir(exist_ok=True)
+            with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
+                file.writelines(write_pair(key, value) for key, value in pairs)
+                file.flush()
+                self.moved["runs written"] += place_in(file)
 
     def _read_run(self, path: Path) -> Iterator[Pair]:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with on_disk("read", path), open(path, encoding="utf-8", newline="\n") as file:
             try:
                 for line in file:
                     key, value = line[:-1].split("\t", 1)

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import numpy as np
 
-from minidist import unix
+from minidist import FileFailed, unix
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.output import no_memory
@@ -102,8 +102,9 @@ class WorkerPeer:
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
         except BaseException as error:  # also SystemExit, by which a function would end the process
-            why, machine = explain(error, attempt.record), isinstance(error, OSError)
-            self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
+            record = None if isinstance(error, FileFailed) else attempt.record
+            why, machine = explain(error, record), isinstance(error, OSError)
+            self.tell_master(messages.Failed(attempt.name, record, why, machine))
         else:
             if attempt.name[0] == "map":
                 self.sums[attempt.number] = result.sums
@@ -201,11 +202,11 @@ class WorkerPeer:
         return busy
 
     def read_region(self, place: Place, nbytes: int) -> bytes:
-        """A piece of a region that a map of this worker has written. Raises OSError if it is lost or damaged."""
+        """A piece of a region that a map of this worker has written. Raises FileFailed if it is lost or damaged."""
         path = region(self.map_folder(place.m), place.r)
         data = self.disk.read(path, place.offset, nbytes)
         if crc32(data) != self.sums[place.m][place.r][place.offset // PIECE]:
-            raise OSError(f"{path} is damaged")
+            raise FileFailed(f"{path} is damaged")
         return data
 
     def write_account(self, path: Path) -> None:
@@ -283,7 +284,7 @@ OURS = os.path.dirname(os.path.dirname(__file__))
 def explain(error: BaseException, record: Record | None) -> str:
     """The traceback of the user's function, without this package's own frames; the whole traceback if the failure was
     not in a user's function."""
-    if isinstance(error, JobError):
+    if isinstance(error, JobError | FileFailed):
         return str(error)
     if isinstance(error, MemoryError) and record is None:
         return no_memory(error)

@@ -5,8 +5,10 @@ import csv
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
+from functools import partial
 from xml.etree import ElementTree
 
 import hypothesis.strategies as st
@@ -255,6 +257,18 @@ def double(comm, x):
 def test_nothing_of_a_part_is_left_for_the_next(lessons):
     (lessons / "remembers.py").write_text(STATE)
     assert grade(lessons / "lessons" / "01_tiny", lessons / "remembers.py").earned == 2.5
+
+
+def test_points_that_cannot_be_written_are_no_grade(lessons):
+    """The file for them has no more room: on a full disk, or by ulimit -f."""
+    line = [sys.executable, "-m", "minidist.classroom", "grade", "lessons/01_tiny"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for most in (50, 500):
+        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+        run = subprocess.run(line, cwd=lessons, env=env, capture_output=True, text=True, preexec_fn=limit)
+        assert run.returncode == 3
+        assert "Traceback" not in run.stdout + run.stderr
+        assert "for a fault of this machine: the points cannot be written to" in run.stdout
 
 
 NO_MPI = ["--wire", "mpi"], {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}

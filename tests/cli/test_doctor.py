@@ -50,6 +50,14 @@ available for use.
 --------------------------------------------------------------------------"""
 
 
+def test_what_its_output_is_encoded_in_says_nothing_of_mpi(monkeypatch):
+    """Not even 16 bits for each character: the children that it asks write what it can read."""
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16")
+    assert doctor.check_package("numpy").seen == f"numpy {metadata.version('numpy')}"
+    mpirun = doctor.find_mpirun()
+    assert doctor.check_job(mpirun, 2).verdict == "ok"
+
+
 def doctor_says(python=sys.executable, **environment):
     """Exit status and output of `python -m minidist doctor`."""
     run = subprocess.run(
@@ -244,6 +252,43 @@ def test_mpirun_and_library_agree(script, monkeypatch, tmp_path, mpirun, library
     assert finding.verdict == ("ok" if agree else "wrong")
     assert agree or "--force-reinstall mpi4py mpich" in finding.mend
     assert mpirun.split()[-1] in finding.seen or "5.0" in finding.seen
+
+
+DEBIAN = {  # what its packages bring, and the library that mpi4py then can load; "": none, so it must be compiled
+    "mpich": (MPICH_MPIRUN, "", "MPICC=mpicc ", "libmpich-dev"),
+    "an MPICH that loads": (MPICH_MPIRUN, "libmpich.so.12", "export MPI4PY_LIBMPI=libmpich.so.12", ""),
+    "openmpi-bin": (OPEN_MPI_MPIRUN, "libmpi.so.40", "export MPI4PY_LIBMPI=libmpi.so.40", ""),
+    "an Open MPI that does not load": (OPEN_MPI_MPIRUN, "", "MPICC=mpicc ", "libopenmpi-dev"),
+}
+NO_LIBRARY = "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize("headers", [True, False])
+@pytest.mark.parametrize("name", DEBIAN)
+def test_a_machine_s_own_mpi_is_mended_with_that_mpi(script, monkeypatch, tmp_path, name, headers):
+    """Not replaced by pip's: a cluster's MPI knows its network, and srun. The other way stands after it."""
+    version, library, mend, package = DEBIAN[name]
+    mpirun = script(shows(version))
+    answer = shows(OPEN_MPI_LIBRARY if "Open" in version else MPICH_LIBRARY)
+    python = Path(script(f'[ "$MPI4PY_LIBMPI" = "{library}" ] && [ "{library}" ] || exit 1', answer, folder="bin"))
+    python = python.rename(python.with_name("python"))
+    mpicc = Path(script("exit 0" if headers else "exit 1", folder="compiler"))
+    mpicc.rename(mpicc.with_name("mpicc"))
+    monkeypatch.setenv("PATH", f"{mpicc.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(python))
+    reinstall = "instead of this machine's MPI: "
+    for finding in (
+        doctor.check_library(1, NO_LIBRARY, mpirun),
+        doctor.check_library(1, "RuntimeError: cannot load MPI library", mpirun),
+        doctor.check_mpirun(mpirun, MPICH_LIBRARY if "Open" in version else OPEN_MPI_LIBRARY),
+    ):
+        own, _, packaged = finding.mend.partition(f"  # or, {reinstall}")
+        assert finding.verdict == "wrong"
+        assert mend in own
+        assert ("--no-binary mpi4py" in own) == (library == "")
+        assert ("sudo apt install" in own and package in own) == (library == "" and not headers)
+        assert "pip install" in packaged
+        assert packaged.count("mpich") == 1
 
 
 def test_mpirun_for_another_machine(tmp_path):

@@ -110,7 +110,7 @@ except Exception as error:
 
 def test_a_disk_without_room_is_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"Stopped cannot write {tmp_path}/minidist-rank0/large: File too large\n"
+    assert done.stdout == f"FileFailed cannot write {tmp_path}/minidist-rank0/large: File too large\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -189,6 +189,30 @@ def test_an_interrupt_when_all_is_done_comes_too_late() -> None:
     assert "BAD TERMINATION" not in printed
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_rank_that_fails_writes_nothing_into_the_folder_for_temporary_files(exists: bool, tmp_path: Path) -> None:
+    """It may be ended at any moment, by another rank that fails, and would leave it there."""
+    before = tmp_path.stat().st_mtime_ns
+    program = "from minidist.mpi import early_end; early_end.be_first_to_fail()"
+    folder = tmp_path if exists else tmp_path / "none"
+    subprocess.run([sys.executable, "-c", program], env={**PATHS, "TMPDIR": str(folder)}, check=True, timeout=60)
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("call", ["sendrecv", "send", "recv (control)", "barrier"])
+def test_a_wait_for_a_rank_that_has_finished_ends_the_job(call: str) -> None:
+    """Of uneven batches, for example: MPI would wait for ever."""
+    command = [find_mpiexec(), "-n", "3", sys.executable, "-m", "jobs.waits", "0.5", call]
+    status, printed = at_a_terminal(command, lambda process, printed: True)
+    assert status == 1, printed
+    lines = [line for line in printed.splitlines() if "minidist: error:" in line]
+    who, many = ("rank 1", "has") if call == "send" else ("rank [12]|ranks 1 and 2", "has|have")
+    why = rf"minidist: error: rank 0 waits in phase '.*' \({re.escape(call)}\) for ({who}), which ({many}) finished: .*"
+    assert [bool(re.fullmatch(why, line.strip())) for line in lines] == [True], printed
+    assert "rank 0 has waited 0.5 s for rank" in printed
+
+
 def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
     command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "jobs.waits", "0.5"]
 

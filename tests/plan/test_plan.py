@@ -3,6 +3,7 @@ written; and no NumPy."""
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -463,6 +464,8 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("--model gpt2 --batch 8K --device-memory 1MB", "none of "),
         ("--model gpt2 --ranks 11 --batch 1024", "nothing divides"),
         ("--model gpt2 --batch 8K --explain 99999", "--explain 99999: "),
+        ("--model gpt2 --batch 8K --check 2147483648", "--check 2147483648: there are "),
+        ("--model gpt2 --batch 4K --write-deepspeed ds.json", "--write-deepspeed"),
         ("--model gpt2 --batch 8K --top 3", "--top 3 chooses among experts, and gpt2 has none: use --experts 8"),
         ("--model gpt2 --batch 8K --experts 4 --top 5", "--top 5 is more than 4 experts: use --top 4"),
         ("--batch many", "must be a number of tokens"),
@@ -472,12 +475,16 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("--across 0GB/s", "must be bytes a second, such as 450GB/s, not '0GB/s'"),
     ],
 )
-def test_errors_are_one_line(line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line(
+    line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing is printed before it, or written."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
         main(["plan", *line.split()])
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+    assert (capsys.readouterr().out, os.listdir()) == ("", [])
 
 
 def test_a_size_alone_is_a_model_of_gpt_3s_proportions() -> None:
