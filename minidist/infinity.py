@@ -51,6 +51,7 @@ from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
+from minidist.nn.sequences import Tokens
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
 
@@ -134,7 +135,7 @@ class Infinity(Offload):
 
     # ---- what was moved, as the kernel counts it ---------------------------------------------------------------------
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         if self.micro_batch == 0:
             self.before = self.mover.kernel()
         return super().forward(x, y)
