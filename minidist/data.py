@@ -10,7 +10,7 @@ import numpy as np
 
 from minidist import UsageError
 from minidist.cli.paths import check_readable
-from minidist.nn.sequences import Sequences
+from minidist.nn.layers import Sequences
 
 Array = np.ndarray
 LONGEST = 2 * 10**8  # bytes in a text: every process holds all of it

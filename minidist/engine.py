@@ -23,10 +23,9 @@ from minidist.memory.link import Link
 from minidist.memory.pool import Pool
 from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit, flats_of
+from minidist.nn.layers import Batch, Tokens, Unit, flats_of, micro_batches
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.sequences import Tokens, micro_batches
 from minidist.nn.tensor import Array
 from minidist.passes import Passage, Passes, count_reads, segments
 

@@ -56,8 +56,7 @@ from minidist.memory.recompute import Turn
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm, Request
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
-from minidist.nn.sequences import Tokens
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.zero3 import ZeRO3
 

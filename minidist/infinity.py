@@ -50,8 +50,7 @@ from minidist.memory.recompute import Turn, list_gathers
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
-from minidist.nn.sequences import Tokens
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
 

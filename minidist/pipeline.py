@@ -35,8 +35,7 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings, segments
 from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Block, Unit
-from minidist.nn.sequences import Tokens, micro_batches
+from minidist.nn.layers import Batch, Block, Tokens, Unit, micro_batches
 from minidist.nn.tensor import Array
 from minidist.pp.in_flight import InFlight
 from minidist.pp.instructions import (

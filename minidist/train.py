@@ -20,7 +20,7 @@ from minidist.cli.progress import Progress
 from minidist.command import Job, Options, about
 from minidist.engine import Engine
 from minidist.memory import plot
-from minidist.nn.sequences import Tokens, micro_batches
+from minidist.nn.layers import Tokens, micro_batches
 
 
 class Driver(Protocol):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minidist import UsageError, data
-from minidist.nn.sequences import micro_batches
+from minidist.nn.layers import micro_batches
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
 

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from minidist import UsageError, data, train
-from minidist.command import Job
-from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.nn.sequences import Sequences
+from minidist.nn.layers import Sequences
 from minidist.programs.chapter import find, find_all
 
 SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"
@@ -68,20 +66,13 @@ def test_as_many_batches_are_validated_as_asked_for() -> None:
     three = loss(f"{line} --validate 3", 4)
     assert three == pytest.approx(loss(f"{line} --validate 3", 1, "train"), rel=1e-12)
     assert three != pytest.approx(loss(line, 4), rel=1e-6)
-    assert train_of("--validate 3").evaluate_all(3) == pytest.approx(three, rel=1e-12)
 
 
-class train_of:
-    """Serial training, and then one evaluation of many sequences."""
-
-    def __init__(self, words: str) -> None:
-        chapter = find("train")
-        self.job: Job = chapter.job(f"{SMALL} --precision fp64 {words}".split(), 1)
-        self.engine: Engine = chapter.make(self.job, train.Alone())
-        train.train_step(self.engine, self.job.corpus, self.job.options, 0)
-
-    def evaluate_all(self, batches: int) -> float:
-        return self.engine.evaluate(*self.job.corpus.validation_batch(8 * batches, 8))
+def test_validation_is_the_mean_over_its_sequences() -> None:
+    job = find("train").job(f"{SMALL} --precision fp64 --validate 3".split(), 1)
+    engine = find("train").make(job, train.Alone())
+    together = engine.evaluate(*job.corpus.validation_batch(3 * 8, 8))
+    assert train.validate(engine, job.corpus, job.options) == pytest.approx(together, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from minidist.deepspeed.plan import Plan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
-from minidist.nn.sequences import Tokens, micro_batches
+from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
 from minidist.programs.report import train_and_report
 

@@ -35,9 +35,8 @@ from minidist.engine import Loss, Settings
 from minidist.files import is_draft, writing
 from minidist.mpi import output
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Block, Unit
+from minidist.nn.layers import Block, Tokens, Unit
 from minidist.nn.optim import Optimizer
-from minidist.nn.sequences import Tokens
 from minidist.programs.infinity import folder_for
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
