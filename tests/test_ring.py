@@ -290,7 +290,7 @@ def test_only_the_named_algorithms_run() -> None:
     ]
     assert len({claim["source"] for claim in compare("--size", "100", n=3)}) == len(COLLECTIVES)
     for unknown in ("ring", "broadcast,", "broadcast,ring"):
-        with pytest.raises(UsageError, match="--only: must be one of all-reduce ring, .*, all-to-all, not '(ring)?'"):
+        with pytest.raises(UsageError, match=r"--only: must be one of all-reduce ring, .*, all-to-all, not '(ring)?'"):
             compare("--only", unknown, n=2)
 
 
