@@ -24,7 +24,8 @@ from jobs import chapters, engines
 from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec
+from ranks import launch
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # none of them appears in any report

@@ -20,8 +20,10 @@ from safetensors.numpy import load_file
 from alone import train_alone
 from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch import launcher
+from minidist.launch.launcher import find_mpiexec
 from minidist.nn.precision import LossScale
+from ranks import launch
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # 23: no number of ranks above 1 divides them
@@ -283,7 +285,7 @@ def test_what_cannot_be_the_same_is_said(folder: Path) -> None:
 
 def test_a_rank_holds_its_shard_and_a_piece_of_one_unit(folder: Path) -> None:
     """While it saves and loads, beside the engine that it has anyway; from shards that fit and from others."""
-    for counted in launch("jobs.checkpoints:held", 4, "held", timeout=100).values:
+    for counted in launcher.launch("jobs.checkpoints:held", 4, "held", timeout=100).values:
         for moment in ("save", "load", "load another"):
             assert counted[moment] < counted["unit"], moment
         assert 3 * counted["unit"] < counted["model"]
@@ -291,7 +293,7 @@ def test_a_rank_holds_its_shard_and_a_piece_of_one_unit(folder: Path) -> None:
 
 def test_a_rank_that_cannot_write_its_shard_is_heard(folder: Path) -> None:
     """One line, on rank 0; nobody waits for ever, and what was there is as it was."""
-    job = launch("jobs.checkpoints:one_cannot_write", 3, "refused", timeout=100)
+    job = launcher.launch("jobs.checkpoints:one_cannot_write", 3, "refused", timeout=100)
     assert job.status == "ok", job.output
     assert job.ranks[0].stderr == (
         "minidist: error: cannot write refused/step000001/rank2-of-3.safetensors: No space left on device\n"

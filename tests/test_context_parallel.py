@@ -20,11 +20,11 @@ from minidist.engine import Engine
 from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
-from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.papers import context
 from minidist.programs.chapter import find
+from ranks import launch
 
 SCHEMES, POSITIONS, MODELS = ("ring", "all-gather", "ulysses"), ("contiguous", "zigzag", "striped"), ("gpt", "llama")
 

@@ -10,7 +10,7 @@ import pytest
 from closeness import check_close, check_equal
 from jobs import engines
 from minidist.engine import Engine
-from minidist.launch.launcher import launch
+from ranks import launch
 
 RANKS = (1, 2, 3, 4)
 BATCH = 15  # 15 rows, and micro-batches of 5, are not divisible by 2 or 4 ranks

@@ -1,7 +1,7 @@
 """An evaluation leaves nothing behind, whichever engine makes it: units that it has gathered are forgotten."""
 
-from minidist.launch.launcher import launch
 from minidist.programs.chapter import Chapter, find_all
+from ranks import launch
 
 
 def test_an_evaluation_leaves_nothing_on_a_device() -> None:

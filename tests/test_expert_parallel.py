@@ -18,10 +18,10 @@ from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.fsdp import FSDP
-from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.nn.mixture import choose
 from minidist.papers.collectives import chunk_sizes
+from ranks import launch
 
 DIVIDED = [(n, ep) for n in range(1, 9) for ep in range(1, n + 1) if n % ep == 0]  # N, P
 CAPACITIES = (None, 0.5, 1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import experts
 from minidist.engine import Engine
-from minidist.launch.launcher import launch
+from ranks import launch
 
 CASES = list(itertools.product(experts.STAGES, (0.0, 0.05), (1, 2)))
 # On three ranks one expert is on two of them and the other on one; the other numbers with -m slow.

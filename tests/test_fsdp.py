@@ -14,9 +14,9 @@ from jobs import engines
 from jobs import fsdp as jobs
 from minidist import UsageError
 from minidist.engine import Engine
-from minidist.launch.launcher import launch
 from minidist.mpi.clock import Clock
 from minidist.papers import fsdp as paper
+from ranks import launch
 
 # Of the cases every eighth on four ranks, and so every variant; with -m slow, all on one to four.
 RANKS = pytest.mark.parametrize(

@@ -25,12 +25,13 @@ from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.files import lock
 from minidist.fsdp import Turn
-from minidist.launch.launcher import launch, mpiexec_for
+from minidist.launch.launcher import mpiexec_for
 from minidist.memory.files import Folder
 from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
+from ranks import launch
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minidist.launch.launcher import launch
+from ranks import launch
 
 KEPT = Path(__file__).with_name("layouts.json")
 MODEL = "--steps 3 --layers 4 --width 16 --heads 4 --context 8 --batch 12"

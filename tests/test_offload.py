@@ -15,11 +15,12 @@ import pytest
 from jobs import engines, offloads
 from minidist import UsageError, offload
 from minidist.engine import Engine
-from minidist.launch.launcher import launch, mpiexec_for
+from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
 from minidist.programs.chapter import find
+from ranks import launch
 
 RANKS = (1, 2, 3, 4)
 SHAPE = "--layers 1 --width 16 --heads 2 --context 8 --batch 8"

@@ -21,11 +21,12 @@ from safetensors.numpy import load_file
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec
 from minidist.layout import Layout
 from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
+from ranks import launch
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")

@@ -17,11 +17,11 @@ from jobs.parameter_server import by_name, prepared
 from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, command, train
 from minidist.engine import Engine
-from minidist.launch.launcher import launch
 from minidist.parameter_server import Server
 from minidist.ps.consistent_hash import segments
 from minidist.ps.messages import Answer, Copied, Mailbox, Pull, Push, Update
 from minidist.ps.simulated_time import step_seconds
+from ranks import launch
 
 SMALL = ["--layers=1", "--width=12", "--heads=2", "--context=8", "--batch=9", "--steps=5", "--warmup=1"]
 EXACT = [*SMALL, "--precision=fp64", "--lr=0.02"]

@@ -15,11 +15,12 @@ import pytest
 from closeness import check_close, check_equal, largest_difference
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
+from ranks import launch
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")

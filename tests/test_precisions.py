@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from alone import train_alone
-from minidist.launch.launcher import launch
 from minidist.nn.precision import PRECISIONS
 from minidist.pp.schedules import SCHEDULES
+from ranks import launch
 from sampling import shard_of_this_run
 
 # Sizes that 1, 2, 3, 4 and 8 ranks can cut, and for which there are units enough for 4 stages of 2 chunks. All else is

@@ -18,10 +18,11 @@ from jobs.rings import Array, digest
 from minidist import UsageError, ring
 from minidist.claims.collectives import draw_inputs
 from minidist.exchange.one_process import run_ranks
-from minidist.launch.launcher import launch
+from minidist.launch import launcher
 from minidist.mpi.comm import Comm
 from minidist.papers import collectives
 from minidist.programs.ring import CHAPTER, COLLECTIVES
+from ranks import launch
 
 ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))])
 DTYPES = ("float64", "float32", "float16", "int32")
@@ -119,13 +120,13 @@ def test_the_input_is_left_alone(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_an_all_reduce_takes_one_chunk_in_place_and_no_memory_into_another_array(n: int) -> None:
     size, slack = 120_000, 20_000  # elements; bytes of Python's own objects
-    for peaks in launch("jobs.rings:memory_of_all_reduce", n, size, timeout=60).values:
+    for peaks in launcher.launch("jobs.rings:memory_of_all_reduce", n, size, timeout=60).values:
         assert 0 <= peaks["into out"] < slack
         assert 0 <= peaks["in place"] - 4 * size // n < slack
 
 
 def test_what_the_benchmark_compares_with_is_a_ring() -> None:
-    assert launch("jobs.rings:bare", 3, 3000, timeout=60).values == [True] * 3
+    assert launcher.launch("jobs.rings:bare", 3, 3000, timeout=60).values == [True] * 3
 
 
 @pytest.mark.parametrize("operation", [ring.reduce_scatter, ring.all_reduce, partial(ring.all_gather, size=4)])

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from closeness import check_close, check_equal, largest_difference, norm
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec
 from minidist.nn.tensor import Parameter
 from minidist.tp.group import Sliced, cut_places
+from ranks import launch
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")

@@ -17,13 +17,14 @@ from jobs.zero_rs import Case
 from minidist import UsageError, command
 from minidist.claims.run import Asked
 from minidist.exchange.one_process import run_ranks
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
 from minidist.zr.claims import needs
+from ranks import launch
 
 RANKS = 4
 GRIDS = [

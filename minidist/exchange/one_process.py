@@ -30,6 +30,7 @@ from minidist.mpi.port import TOO_LONG, Arrival
 
 T = TypeVar("T")
 
+SHORT = 8192  # bytes: an isend of so many completes at once, as MPI's short messages do, and its array is free again
 PAYLOAD, CONTROL = -2, -1  # lanes; those of letters are 2·box and 2·box + 1
 IN_VAIN = 10_000  # turns in a row in which ranks only poll: time to see whether the others can ever go on
 
@@ -201,7 +202,10 @@ class GreenletPort:
         return receiving.tag, receiving.nbytes
 
     def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
-        return self._send(array, dest, tag)
+        handle = self._send(array, dest, tag)
+        if not handle.through and array.nbytes <= SHORT:
+            handle.array, handle.through = array.copy(), True
+        return handle
 
     def irecv(self, out: np.ndarray, source: int) -> Operation:
         return self._recv(out, source)

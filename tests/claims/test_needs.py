@@ -11,10 +11,10 @@ from minidist import command, train
 from minidist.claims import needs
 from minidist.claims.run import Asked
 from minidist.exchange.one_process import run_ranks
-from minidist.launch.launcher import launch
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import Chapter, find, find_all
+from ranks import launch
 
 POLICIES = ("none", "selective", "full", "every:2", "sqrt", "log")
 KINDS = {kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends")} | {

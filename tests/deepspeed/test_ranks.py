@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from jobs import deepspeeds
 from minidist.deepspeed import explain, sizes
 from minidist.deepspeed import plan as planning
-from minidist.launch.launcher import launch
 from minidist.papers import gpt2, korthikanti
+from ranks import launch
 
 pytest.importorskip("hjson")
 pytest.importorskip("yaml")

@@ -1,26 +1,18 @@
 """What tests of all chapters run on ranks: their command lines; and gradients that overflow float16."""
 
 import hashlib
-import io
 import json
-import runpy
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
-from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
-from minidist import data
 from minidist.engine import Engine
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
-
-HOUSE = Path(data.__file__).parent
+from minidist.programs.chapter import find
+from ranks import printed
 
 
 def steps(engine: Engine, n: int, after: list[Any]) -> None:
@@ -72,34 +64,20 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
 def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
     """Each as `python -m minidist.LINE` would run it on these ranks; its exit status, what this rank printed, and its
     report. One job for all of them: MPI is started once."""
-    found, load = {}, cache(data.load)
+    found = {}
     for i, line in enumerate(lines):
         name, *options = line.split()
         report = Path(folder) / f"{comm.size}-{i}.json"
-        status: list[int] = []
-
-        def run(
-            main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any], status: list[int] = status
-        ) -> None:
-            status.append(main(comm, prepare(comm)) or 0)
-            comm.ledger.check_requests()
-
+        chapter = find(name)
         comm.ledger.reset()
         comm.ledger._before.clear()  # a process of its own has sent nothing yet
-        arguments = [name, *options, "--json", str(report)]
-        with (
-            mock.patch.object(sys, "argv", arguments),
-            mock.patch("minidist.data.load", load),
-            mock.patch("minidist.mpi.run.run", run),
-            mock.patch("minidist.programs.chapter.run", run),
-            redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as printed,
-        ):
-            runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")
-        printed.seek(0)
+        with printed() as screen:
+            status = chapter.work(comm, chapter.prepared([*options, "--json", str(report)], comm)) or 0
+            comm.ledger.check_requests()
         comm.barrier()  # until the report is there
         found[line] = {
-            "status": status[0],
-            "printed": printed.read(),
+            "status": status,
+            "printed": screen.getvalue(),
             **json.loads(report.read_text(encoding="utf-8")),
         }
     return found

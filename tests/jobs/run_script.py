@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 
-from minidist import UsageError
+from minidist import Finished, UsageError
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import Finished, run
+from minidist.mpi.run import run
 
 
 def prepare(comm: Comm) -> str:

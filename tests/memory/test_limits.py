@@ -11,7 +11,8 @@ import pytest
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
 from minidist.launch.job import JobFailed
-from minidist.launch.launcher import launch, mpiexec_for
+from minidist.launch.launcher import mpiexec_for
+from ranks import launch
 
 AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
 SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"

@@ -16,11 +16,11 @@ from jobs import engines, recompute
 from minidist import UsageError
 from minidist.command import parser, prepare
 from minidist.engine import Engine
-from minidist.launch.launcher import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
+from ranks import launch
 
 MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")

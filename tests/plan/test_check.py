@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from minidist.launch.launcher import launch
 from minidist.papers.models import Model
 from minidist.plan import check, memory, traffic
 from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.orders import orders, takes
 from minidist.plan.search import axes, expert_ranks, policies, shards
+from ranks import launch
 
 
 def small(name: str = "llama", layers: int = 4, batch: int = 8, experts: int = 0, **more: Any) -> Wanted:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from jobs.puppets import FakeComm, Network
-from minidist.launch.launcher import launch
 from minidist.ps.messages import (
     ALL,
     Answer,
@@ -19,6 +18,7 @@ from minidist.ps.messages import (
     Push,
     Update,
 )
+from ranks import launch
 
 KEYS, VALUES = np.array([3, 1, 2**40]), np.array([0.5, -1.0, 1e-3], np.float32)
 MESSAGES = [

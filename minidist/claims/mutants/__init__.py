@@ -44,7 +44,6 @@ from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
 from minidist.files import make_temporary_folder
-from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.mpi import environment
 
 TABLE = Path(__file__).parent
@@ -134,11 +133,11 @@ def perform(mutant: Mutant) -> Verdict:
     """Run a mutant: a changed copy of the package, in a temporary folder."""
     with changed_copy([(mutant.file, mutant)]) as folder:
         options = f"{mutant.options} {mutant.layout or ''}"
-        program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *options.split()]
+        program = [sys.executable, "-m", f"minidist.{mutant.chapter}", "--ranks", str(mutant.ranks), *options.split()]
         process = subprocess.Popen(
-            [*mpiexec_for(mutant.ranks), *program, "--json", "report.json"],
+            [*program, "--json", "report.json"],
             cwd=folder,
-            env={**os.environ, **OPEN_MPI_AS_ROOT, **python_in(folder)},
+            env={**os.environ, **python_in(folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -151,7 +150,7 @@ def perform(mutant: Mutant) -> Verdict:
             return Verdict(mutant, {}, f"it had not ended after {TIMEOUT:g} s")
         finally:
             if process.poll() is None:
-                process.terminate()  # mpiexec ends its ranks
+                process.terminate()
                 process.communicate()
         report = Path(folder) / "report.json"
         if not report.exists():

@@ -1,0 +1,110 @@
+"""How tests start ranks: in the tests' own process, and over MPI.
+
+`launch` is that of `minidist.launch.launcher`, by either door. What is about numbers, bytes, claims and messages does
+not depend on the door, so most of it runs in this process, which takes a third of the time. A part of all jobs, another
+one at every commit, runs over MPI; with `-m slow`, or with MINIDIST_DOOR=mpi, all of them do.
+"""
+
+import contextvars
+import io
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from minidist import data
+from minidist.exchange.one_process import World
+from minidist.launch import launcher
+from minidist.launch.job import Job, RankResult
+from minidist.launch.target_function import find_function
+from minidist.mpi import environment
+from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.rank import explain
+from sampling import part_of_this_run
+
+DOOR = "MINIDIST_DOOR"
+OVER_MPI = 8  # one job of so many
+
+Text = dict[str, io.StringIO]  # "stdout" and "stderr" of a rank
+_printed: contextvars.ContextVar[Text] = contextvars.ContextVar("printed")  # a greenlet has its own
+
+
+def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Job:
+    """Call `target` on n ranks, by one of the two doors."""
+    if by_mpi(target, n, *args):
+        return launcher.launch("ranks:be_rank", n, target, *args, timeout=timeout, **kwargs)
+    return in_this_process(find_function(target), n, *args, **kwargs)
+
+
+def by_mpi(*job: Any) -> bool:
+    asked = os.environ.get(DOOR)
+    return asked == "mpi" if asked else zlib.crc32(repr((part_of_this_run(), *job)).encode()) % OVER_MPI == 0
+
+
+def be_rank(comm: Comm, target: str, *args: Any, **kwargs: Any) -> Any:
+    """What a rank of MPI calls."""
+    with text_read_once():
+        return find_function(target)(comm, *args, **kwargs)
+
+
+def text_read_once() -> Any:
+    return mock.patch("minidist.data.load", cache(data.load))
+
+
+def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> Job:
+    """The job as a launcher reports it."""
+    world, begun = World(n), time.monotonic()
+    texts: list[Text] = [{name: io.StringIO() for name in ("stdout", "stderr")} for _ in range(n)]
+
+    def be(comm: Comm) -> Any:
+        _printed.set(texts[comm.rank])
+        return function(comm, *args, **kwargs)
+
+    status, report, values = "ok", f"The job finished on {n} ranks.", [None] * n
+    here = mock.patch.object(environment, "ranks_here", n)
+    with here, text_read_once(), redirect_stdout(OfRank("stdout")), redirect_stderr(OfRank("stderr")):
+        try:
+            values = world.turns.run(world.rank_of(be), range(n))
+        except Exception as error:
+            status, report = "failed", f"rank {world.turns.running} failed:\n{explain(error)}"
+    ranks = [result_of(world.ledgers[rank], status, values[rank], texts[rank]) for rank in range(n)]
+    return Job(status, ranks, time.monotonic() - begun, report)
+
+
+def result_of(ledger: Ledger, status: str, value: Any, texts: Text) -> RankResult:
+    sent: Any = {key: tuple(counts) for key, counts in ledger.sent.items()}
+    result = RankResult(finished=status == "ok", value=value, sent=sent, control=ledger.control)
+    result.stdout, result.stderr = texts["stdout"].getvalue(), texts["stderr"].getvalue()
+    return result
+
+
+class OfRank(io.TextIOBase):
+    """Standard output, or standard error, of the rank that runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        return _printed.get()[self.name].write(text)
+
+
+@contextmanager
+def printed() -> Iterator[io.StringIO]:
+    """What this rank prints in the block, whatever door it came by. Others of this process may print meanwhile."""
+    mine = _printed.get(None)
+    if mine is None:
+        with redirect_stdout(io.StringIO()) as text:
+            yield text
+        return
+    outer = mine["stdout"]
+    mine["stdout"] = text = io.StringIO()
+    try:
+        yield text
+    finally:
+        mine["stdout"] = outer
