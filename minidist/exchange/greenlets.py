@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -44,29 +45,25 @@ class Turns(Generic[T]):
         The first exception ends all ranks, and is raised here; `running` is its rank.
         """
         self._hub = greenlet.getcurrent()
-        trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
+        self._trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
+        self._debugged = any(name in sys.modules for name in DEBUGGERS)
 
         def begin(rank: int) -> None:
-            if trace:
-                sys.settrace(trace)
+            if self._trace:
+                sys.settrace(self._trace)
             self.results[rank] = be_rank(rank)
 
-        for _ in range(self.n):
-            made = greenlet.greenlet(begin, self._hub)
+        for rank in range(self.n):
+            made = greenlet.greenlet(partial(begin, rank), self._hub)
             made.gr_context = contextvars.copy_context()  # np.errstate and others: the caller's, and then its own
             self._ranks.append(made)
         self.ready.extend(order)
-        shown = show_rank if any(name in sys.modules for name in DEBUGGERS) else None
         try:
             while len(self.results) < self.n:
                 if not self.ready:
                     self.running = -1
                     self.idle()
-                rank = self.running = self.ready.popleft()
-                self.switches += 1
-                if shown:
-                    shown(rank, trace)
-                self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
+                self._switch()
         finally:
             self._end()
         return [self.results[rank] for rank in range(self.n)]
@@ -82,9 +79,20 @@ class Turns(Generic[T]):
 
     def wait(self) -> None:
         """Let the others run until something has put this rank into `ready`."""
-        self._hub.switch()
+        if self.ready and self._ranks[self.ready[0]]:
+            self._switch()  # from rank to rank, without the way through `run`
+        else:
+            self._hub.switch()  # a rank begins there: a greenlet begins on top of the stack of the one that starts it
         if self.ended:
             raise Ended
+
+    def _switch(self) -> None:
+        """Let the next rank run."""
+        rank = self.running = self.ready.popleft()
+        self.switches += 1
+        if self._debugged:
+            show_rank(rank, self._trace)
+        self._ranks[rank].switch()
 
     def frame(self, rank: int) -> FrameType | None:
         """Where a rank that waits has stopped; None if it has finished, or not begun."""
