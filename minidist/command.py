@@ -31,7 +31,6 @@ from minidist.nn.precision import NAMES, precision
 
 Options = argparse.Namespace
 LONGEST_SAMPLE = 100_000  # characters: a minute or two of a small model
-VALIDATION_BATCHES = 8  # of the size of --batch
 
 
 def parser(doc: str, chapter: str) -> Parser:
@@ -52,6 +51,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--timeout", type=timeout, metavar="S", default=TIMEOUT, help=argparse.SUPPRESS)
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
     made.ranks(training)
+    add("--validate", type=at_least(0, at_most=10**6), metavar="K", default=8, help="batches at the end; 0: none")
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
     add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")
     add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
@@ -278,8 +278,10 @@ def check_memory(options: Options, units: list[Unit], layout: Layout, states: in
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
-    scores = computed * b * a * s * s  # of one layer, in validation, which runs a whole batch at once
-    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # token numbers, on every rank: int32, indexed by int64
+    most = b if options.validate else b / options.accumulate  # validation runs a whole batch at once
+    scores = computed * most * a * s * s  # of one layer
+    drawn = max(options.validate, 1) * options.batch  # where sequences begin, on every rank: int64
+    tokens = 12 * s * most + 8 * drawn  # a rank's own token numbers: int32, indexed by int64
     needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, local_ranks())
     if needed > (present := unix.memory()):
         raise UsageError(

@@ -8,15 +8,17 @@ import sys
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from minidist import UsageError
 from minidist.cli.formats import name_format
 from minidist.cli.paths import check_readable
+from minidist.nn.layers import Sequences
 
 Array = np.ndarray
-LONGEST = 2 * 10**8  # bytes in a text: every rank holds all of it
+LONGEST = 2 * 10**8  # bytes in a text: every process holds all of it
 HELP_PAGES = Path(__file__).parent / "text" / "python_help.txt"  # of one version: the same losses everywhere
 
 
@@ -30,15 +32,15 @@ class Corpus:
     validation: Array
     note: str = ""  # what the user should know about how the file was read
 
-    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Array, Array]:
+    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Sequences, Sequences]:
         """n sequences drawn from the training part: inputs x (n, context), and targets y, x shifted by one character.
 
-        The same key draws the same sequences on every rank.
+        The same key draws the same sequences on every rank. A rank reads those that it takes from x and y.
         """
         starts = np.random.default_rng(key).integers(0, len(self.train) - context, n)
         return _sequences(self.train, starts, context)
 
-    def validation_batch(self, n: int, context: int) -> tuple[Array, Array]:
+    def validation_batch(self, n: int, context: int) -> tuple[Sequences, Sequences]:
         """n sequences spread evenly over the validation part, always the same."""
         return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
 
@@ -57,10 +59,11 @@ class Corpus:
         return "".join(self.vocabulary[token] for token in tokens)
 
 
-def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
-    rows = starts[:, None] + np.arange(context + 1)  # (n, context + 1)
-    picked = tokens[rows]
-    return picked[:, :-1], picked[:, 1:]
+def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Sequences, Sequences]:
+    return Sequences(tokens, starts, context), Sequences(tokens, starts + 1, context)
+
+
+_shared: WeakValueDictionary[tuple[str, str, bytes], Corpus] = WeakValueDictionary()  # by ranks of one process
 
 
 def load(path: str | None, context: int, field: str | None = None) -> Corpus:
@@ -74,19 +77,25 @@ def load(path: str | None, context: int, field: str | None = None) -> Corpus:
         text = "\n".join(documents)
         note = f"{name} has {len(documents):,} documents, one in each line: the field {field or 'text'!r:.60} is used"
         note += "" if field else " (--text-field NAME: another)"
+    shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
+    if len(text) < shortest:
+        raise UsageError(
+            f"{name} has {len(text)} characters; --context {context} needs at least {shortest}:"
+            " use a longer text or a shorter context"
+        )
+    key = name, note, blake2b(text.encode(), digest_size=16).digest()
+    return _shared.get(key) or _shared.setdefault(key, _tokenize(name, text, note))
+
+
+def _tokenize(name: str, text: str, note: str) -> Corpus:
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     numbers = np.zeros(sys.maxunicode + 1, np.int32)  # by code point
     numbers[characters] = 1
     codes = np.flatnonzero(numbers)
     numbers[codes] = np.arange(len(codes))
     tokens = numbers[characters]
+    tokens.flags.writeable = False
     cut = len(tokens) * 9 // 10
-    shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
-    if len(tokens) < shortest:
-        raise UsageError(
-            f"{name} has {len(tokens)} characters; --context {context} needs at least {shortest}:"
-            " use a longer text or a shorter context"
-        )
     vocabulary = "".join(map(chr, codes))
     return Corpus(name, vocabulary, tokens[:cut], tokens[cut:], note)
 

@@ -3,25 +3,24 @@
     python -m minidist.train
     python -m minidist.train --data my.txt --steps 2000 --sample 500
 
-Every rank draws the same global batch from the text, by seed and step number, and hands it to its engine, which takes
+Every rank draws the same global batch from the text, by seed and step number, and hands it to its engine, which reads
 its share. So one loop serves all chapters, and their losses can be compared. Serial training runs this loop with the
 plain engine (`minidist/engine.py`), in one process, without MPI.
 """
 
+import math
 import statistics
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from minidist import checkpoint, contents, data
 from minidist.cli.progress import Progress
-from minidist.command import VALIDATION_BATCHES, Job, Options, about
+from minidist.command import Job, Options, about
 from minidist.engine import Engine
 from minidist.memory import plot
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, micro_batches
 
 
 class Driver(Protocol):
@@ -30,9 +29,9 @@ class Driver(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    def train_batch(self, x: Array, y: Array) -> float: ...
+    def train_batch(self, x: Tokens, y: Tokens) -> float: ...
 
-    def evaluate(self, x: Array, y: Array) -> float: ...
+    def evaluate(self, x: Tokens, y: Tokens) -> float: ...
 
     def counted(self) -> dict[str, Any]: ...
 
@@ -90,10 +89,11 @@ def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int)
 
 
 def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
-    """This rank's part of the mean loss over a fixed part of the validation text."""
-    x, y = corpus.validation_batch(VALIDATION_BATCHES * options.batch, options.context)
-    parts = zip(np.split(x, VALIDATION_BATCHES), np.split(y, VALIDATION_BATCHES), strict=True)
-    return sum(driver.evaluate(*part) for part in parts) / VALIDATION_BATCHES
+    """This rank's part of the mean loss over a fixed part of the validation text; NaN with --validate 0."""
+    if options.validate == 0:
+        return math.nan
+    x, y = corpus.validation_batch(options.validate * options.batch, options.context)
+    return sum(driver.evaluate(*part) for part in micro_batches(x, y, options.validate)) / options.validate
 
 
 def step_times(milliseconds: list[float]) -> dict[str, float]:

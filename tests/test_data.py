@@ -13,6 +13,7 @@ import pytest
 
 from minidist import UsageError, data
 from minidist.mr.files import check_inputs
+from minidist.nn.layers import micro_batches
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
 
@@ -40,8 +41,9 @@ def test_line_ends_do_not_matter(tmp_path):
 def test_targets_are_the_next_characters(tmp_path):
     corpus = load(tmp_path, TEXT)
     train, validation = corpus.decode(corpus.train), corpus.decode(corpus.validation)
-    for part, (x, y) in ((train, corpus.batch(50, 8, key=(0, 1))), (validation, corpus.validation_batch(50, 8))):
-        assert x.shape == y.shape == (50, 8)
+    for part, drawn in ((train, corpus.batch(50, 8, key=(0, 1))), (validation, corpus.validation_batch(50, 8))):
+        x, y = map(np.asarray, drawn)
+        assert x.shape == y.shape == drawn[0].shape == (50, 8)
         for before, after in zip(x, y, strict=True):
             np.testing.assert_array_equal(before[1:], after[:-1])
             assert corpus.decode(before) + corpus.decode(after[-1:]) in part
@@ -49,27 +51,52 @@ def test_targets_are_the_next_characters(tmp_path):
 
 def test_a_batch_depends_on_its_key_alone(tmp_path):
     corpus = load(tmp_path, TEXT)
-    first = corpus.batch(16, 8, key=(0, 1))
+    first = np.asarray(corpus.batch(16, 8, key=(0, 1)))
     np.testing.assert_array_equal(first, corpus.batch(16, 8, key=(0, 1)))
     for key in ((0, 2), (1, 1)):
-        assert (first[0] != corpus.batch(16, 8, key=key)[0]).any()
+        assert (first != np.asarray(corpus.batch(16, 8, key=key))).any()
 
 
 def test_batches_reach_every_character_and_validation_is_apart(tmp_path):
     """A text of all different characters tells where a sequence is from."""
     text = "".join(map(chr, range(1000, 1100)))
     corpus = load(tmp_path, text, context=9)
-    x, y = corpus.batch(2000, 9, key=(3,))
+    x, y = map(np.asarray, corpus.batch(2000, 9, key=(3,)))
     assert set(corpus.decode(x.ravel())) == set(text[:89])  # the last one is only ever predicted
     assert set(corpus.decode(y.ravel())) == set(text[1:90])
-    x, y = corpus.validation_batch(3, 9)  # a tenth holds one sequence and its last target, and no more
+    x, y = map(np.asarray, corpus.validation_batch(3, 9))  # a tenth holds one sequence and its last target, and no more
     assert {corpus.decode(row) for row in x} == {text[90:99]}
     assert {corpus.decode(row) for row in y} == {text[91:]}
 
 
+def test_rows_of_a_batch_are_read_when_they_are_asked_for(tmp_path):
+    """By slices or by numbers; and a batch can be cut into micro-batches before any row is read."""
+    corpus = load(tmp_path, TEXT)
+    x, y = corpus.batch(12, 8, key=(0, 1))
+    whole, shifted = np.asarray(x), np.asarray(y)
+    assert (len(x), x.size, whole.dtype) == (12, 96, corpus.train.dtype)
+    np.testing.assert_array_equal(x[3:5], whole[3:5])
+    np.testing.assert_array_equal(y[np.array([7, 1])], shifted[[7, 1]])
+    parts = micro_batches(x, y, 4)
+    np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), whole)
+    np.testing.assert_array_equal(parts[2][1][1:], shifted[7:9])
+    np.testing.assert_array_equal(micro_batches(whole, shifted, 4)[1][0], whole[3:6])
+    with pytest.raises(ValueError, match="12 sequences cannot be divided into 5 equal micro-batches"):
+        micro_batches(x, y, 5)
+
+
+def test_a_text_is_read_once_in_a_process_and_again_if_it_has_changed(tmp_path):
+    first = load(tmp_path, TEXT)
+    assert data.load(str(tmp_path / "my.txt"), 4).train is first.train
+    with pytest.raises(ValueError, match="read-only"):  # ranks of one process share it
+        first.train[0] = 1
+    second = load(tmp_path, TEXT[::-1])
+    assert second.decode(second.train[:9]) == TEXT[:-10:-1]
+
+
 def test_validation_sequences_are_spread_over_their_part(tmp_path):
     corpus = load(tmp_path, "".join(map(chr, range(1000, 2000))), context=9)
-    x, _ = corpus.validation_batch(4, 9)
+    x, _ = map(np.asarray, corpus.validation_batch(4, 9))
     assert [corpus.vocabulary.index(corpus.decode(row[:1])) for row in x] == [900, 930, 960, 990]
 
 

@@ -1,19 +1,27 @@
 """The collectives against NumPy's sums, made here from the same inputs, and their messages against counts by hand."""
 
+import io
 import itertools
+import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from jobs import rings
 from jobs.rings import Array, digest
-from minidist import ring
+from minidist import UsageError, ring
+from minidist.claims.collectives import draw_inputs
+from minidist.exchange.one_process import run_ranks
 from minidist.launch import launcher
+from minidist.mpi.comm import Comm
 from minidist.papers import collectives
+from minidist.programs.ring import CHAPTER, COLLECTIVES
 from ranks import launch
 
 ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))])
@@ -258,3 +266,41 @@ def test_all_to_all_sends_each_row_once() -> None:
     for rank, found in enumerate(outcomes(4)):
         sent = found[repr(["all_to_all", "whole numbers", "float32", [4, 5]])]["sent"]
         assert sent == {("counted", peer): (20, 1) for peer in range(4) if peer != rank}
+
+
+# ---- the program, on as many ranks as one process holds --------------------------------------------------------------
+
+
+def compare(*words: str, n: int) -> list[dict[str, Any]]:
+    """Run the program on n ranks of this process; returns its claims."""
+
+    def work(comm: Comm) -> int:
+        return CHAPTER.work(comm, CHAPTER.prepared([*words, "--json", "-"], comm))
+
+    with redirect_stdout(io.StringIO()) as printed:
+        assert run_ranks(work, n) == [0] * n
+    found: list[dict[str, Any]] = json.loads(printed.getvalue())["claims"]
+    return found
+
+
+def test_only_the_named_algorithms_run() -> None:
+    """Each once, in the order of their names on the line."""
+    words = ("--size", "100", "--only", "broadcast, all-to-all", "--only=all-reduce ring", "--only", "broadcast")
+    assert [*dict.fromkeys(claim["source"] for claim in compare(*words, n=3))] == [
+        *("broadcast", "all-to-all", "all-reduce ring")
+    ]
+    assert len({claim["source"] for claim in compare("--size", "100", n=3)}) == len(COLLECTIVES)
+    for unknown in ("ring", "broadcast,", "broadcast,ring"):
+        with pytest.raises(UsageError, match=r"--only: must be one of all-reduce ring, .*, all-to-all, not '(ring)?'"):
+            compare("--only", unknown, n=2)
+
+
+@pytest.mark.parametrize(
+    "n", [64, pytest.param(256, marks=pytest.mark.slow), pytest.param(1024, marks=pytest.mark.slow)]
+)
+def test_many_ranks_make_inputs_once(n: int) -> None:
+    """And every algorithm's result and bytes are those that are promised."""
+    draw_inputs.cache_clear()
+    with mock.patch("numpy.random.default_rng", wraps=np.random.default_rng) as drawn:
+        compare("--size", str(4 * n), *(("--only", "all-reduce ring") if n > 64 else ()), n=n)
+    assert drawn.call_count == n

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from minidist.claims.counted import read_report
+from minidist.claims.reports import read_report
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.files import temporary_folder

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import minidist
 from minidist import UsageError, how_to_make
-from minidist.claims import counted
+from minidist.claims import reports
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
@@ -65,7 +65,7 @@ def watch(line: str, n: int) -> list[Sent]:
     with temporary_folder() as folder:
         watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
         monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
-        done = counted.perform(line, n, folder, {AUDIT: str(folder)}, monitoring)
+        done = reports.perform(line, n, folder, {AUDIT: str(folder)}, monitoring)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]  # Open MPI frames it
             *_, last = ["it failed", *said]

@@ -1,6 +1,7 @@
 """What collectives must return and may send, next to what they returned and sent."""
 
 import argparse
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,37 +16,54 @@ from minidist.papers.collectives import Cost
 Array = np.ndarray
 
 
+class Inputs:
+    """The x of each of N ranks (N, S), and their sum."""
+
+    def __init__(self, x: Array) -> None:
+        self.x, (self.n, self.size) = x, x.shape
+
+    @functools.cached_property
+    def total(self) -> Array:
+        summed: Array = self.x.sum(axis=0)
+        return summed
+
+
+@functools.lru_cache(maxsize=1)  # ranks of one process share them
+def draw_inputs(n: int, size: int) -> Inputs:
+    """Whole numbers, so that sums are exact in any order."""
+    x = np.empty((n, size), np.float32)
+    for rank in range(n):
+        x[rank] = np.random.default_rng(rank).integers(0, 100, size)
+    x.flags.writeable = False
+    return Inputs(x)
+
+
 class Collective(NamedTuple):
     """A row of the comparison."""
 
     run: Callable[[Comm, Array], Array]  # from x (S,) to the result
-    truth: Callable[[list[Array], int], Array]  # from all ranks' x and a rank to what that rank must get
+    truth: Callable[[Inputs, int], Array]  # from all ranks' x and a rank to what that rank must get
     cost: Callable[[int, int], Cost]  # from S and N to the exact cost
     figure: str  # what the busiest rank sends, by the papers; p is the largest power of two up to N
 
 
-def sum_of(inputs: list[Array], rank: int) -> Array:
-    """What an all-reduce gives every rank."""
-    return np.sum(inputs, axis=0)
-
-
 def rows_of(n: int, x: Array) -> Array:
-    """x as n rows, without the elements that are left over."""
-    return x[: x.size // n * n].reshape(n, -1)
+    """x (..., S) as n rows (..., n, S/n), without the elements that are left over."""
+    return x[..., : x.shape[-1] // n * n].reshape(*x.shape[:-1], n, -1)
 
 
 def compare(comm: Comm, options: argparse.Namespace, collectives: dict[str, Collective]) -> int:
-    """Run every collective once on `--size` float32, and check its result against the truth and its traffic against
-    the formula; the exit status."""
-    draws = (np.random.default_rng(rank) for rank in range(comm.size))
-    inputs = [draw.integers(0, 100, options.size).astype(np.float32) for draw in draws]
+    """Run collectives once on `--size` float32, all or those that --only names, and check each one's result against
+    the truth and its traffic against the formula; the exit status."""
+    inputs = draw_inputs(comm.size, options.size)
     claims = []
-    for name, (collective, truth, formula, figure) in collectives.items():
+    for name in dict.fromkeys(options.only or collectives):
+        collective, truth, formula, figure = collectives[name]
         comm.ledger.reset()
         begun = comm.ledger.waits
-        result = collective(comm, inputs[comm.rank])
+        result = collective(comm, inputs.x[comm.rank])
         calls, nbytes = comm.ledger.waits - begun, comm.ledger.total()
-        wrong = int((result != truth(inputs, comm.rank)).sum())  # whole numbers: sums are exact in any order
+        wrong = int((result != truth(inputs, comm.rank)).sum())
         counted = comm.all_gather_object((wrong, calls, nbytes))
         wrongs, steps, sent = zip(*counted, strict=True)
         cost = formula(options.size, comm.size)

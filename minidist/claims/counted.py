@@ -1,108 +1,62 @@
 """Printed figures that ranks can count: the chapters are run from their command lines, and their reports are read.
 
-A figure is counted at the paper's own N, or p and m. If the paper's model does not fit into a laptop, bytes per
-parameter are counted on a small model, and multiplied by the paper's Ψ.
+A figure is counted at the paper's own N, or p and m, on ranks of one process. If the paper's model does not fit into a
+laptop, bytes per parameter are counted on a small model, and multiplied by the paper's Ψ. Padding counts as parameters:
+on 256 ranks and more a unit of the small model is not divided evenly, and each rank holds as much as any other.
 """
 
-import functools
-import json
-import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from minidist import UsageError, processes
-from minidist.files import temporary_folder
-from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
-from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.layers import count_parameters
-from minidist.nn.llama import LlamaConfig
-from minidist.nn.llama import llama as llama_units
+from minidist.claims.declared import Job, gpipes, mixtures, models
+from minidist.claims.reports import count_here
 from minidist.papers import (
     chimera,
     context,
     deepseek_v3,
-    deepspeed_moe,
     dualpipe,
     fsdp,
-    llama,
-    megatron,
-    mixtral,
-    ptd,
+    korthikanti,
     ring_attention,
     switch,
     v_shapes,
     zero,
     zero_bubble,
+    zero_offload,
 )
 from minidist.papers.figure import Figure
 
-TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
-
-
-class Job(NamedTuple):
-    """A chapter's command line, and for each figure, how to read it from the report, in the figure's unit. Without a
-    line there is no report."""
-
-    ranks: int
-    line: str
-    gives: list[tuple[Figure, Callable[[Any], float]]]
+MOST = 256  # ranks of a job that runs unless all are asked for
 
 
 def run(job: Job) -> list[tuple[Figure, float]]:
     """Start its ranks, and read their report. Raises UsageError if they leave none."""
-    report = read_report(job.ranks, job.line) if job.line else None
+    report = count_here(job.ranks, job.line) if job.line else None
     return [(figure, read(report)) for figure, read in job.gives]
-
-
-def read_report(ranks: int, line: str, **environment: str) -> Any:
-    """A chapter's JSON report, whether its claims hold or not. Raises UsageError if there is none. The chapter runs in
-    a temporary folder, which is removed with all files that it leaves there."""
-    with temporary_folder() as folder:
-        done = perform(f"{line} --json -", ranks, folder, environment)
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        *_, last = ["no report", *filter(None, done.stderr.splitlines())]
-        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: {last}") from None
-
-
-def perform(
-    line: str, ranks: int, folder: Path, environment: Mapping[str, str], of_mpirun: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
-    """Run a chapter's line on ranks, in a folder, with options of mpirun's. Raises UsageError if it does not end."""
-    try:
-        return processes.run(
-            [*mpiexec_for(ranks), *of_mpirun, sys.executable, "-m", *shlex.split(f"minidist.{line}")],
-            cwd=folder,
-            env={**os.environ, **OPEN_MPI_AS_ROOT, **environment},
-            timeout=TIMEOUT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: not done after {TIMEOUT:g} s") from None
 
 
 # ---- ZeRO ------------------------------------------------------------------------------------------------------------
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
 # One layer of width 64: each unit is divided evenly among 64 ranks, so nothing is padding.
-SMALL = "--steps 1 --layers 1 --width 64 --heads 2 --context 4"
+SMALL = "--steps 1 --layers 1 --width 64 --heads 2 --context 4 --validate 0"
+STATES = ("parameters", "gradients", "optimizer")
 
 
-def states(psi: float) -> Callable[[Any], float]:
+def elements(report: dict[str, Any]) -> float:
+    """Ψ with its padding, from what ranks hold: a copy of all parameters, or with ZeRO-3 a part; in two bytes each."""
+    held = [rank["parameters"] / 2 for rank in report["memory"]]
+    return sum(held) if report["chapter"] == "zero3" else max(held)
+
+
+def each(report: dict[str, Any], *kinds: str) -> float:
+    """Bytes per parameter that the fullest rank holds of these kinds, by default of all model states."""
+    return max(sum(rank[kind] for kind in kinds or STATES) for rank in report["memory"]) / elements(report)
+
+
+def states(psi: float, *kinds: str) -> Callable[[Any], float]:
     """GB of a model of Ψ parameters, at the bytes per parameter that the fullest rank holds."""
-
-    def read(report: dict[str, Any]) -> float:
-        held = max(rank["parameters"] + rank["gradients"] + rank["optimizer"] for rank in report["memory"])
-        return held / report["parameters"] * psi / 1e9
-
-    return read
+    return lambda report: each(report, *kinds) * psi / 1e9
 
 
 def largest_model(mp: int, billion: float) -> Callable[[Any], float]:
@@ -130,7 +84,28 @@ def zero_on(n: int, stage: int) -> Job:
         for mp in zero.PRINTED_TABLE_2:
             cell = cells[f"MP = {mp}, {zero.STAGES[stage]}"]
             gives.append((cell, largest_model(mp, 1000 if cell.unit.startswith("T") else 1)))
-    return Job(n, f"{CHAPTERS[stage]} --batch {n} {SMALL}", gives)
+    small = SMALL if n <= 64 else SMALL.replace("64", "16")
+    return Job(n, f"{CHAPTERS[stage]} --batch {n} {small}", gives)
+
+
+def on_one_gpu() -> Job:
+    """What data parallelism holds: sections 3.1 of ZeRO and 2 of ZeRO-Offload, and the first row of its table 1."""
+    weights, everything, *_ = zero.EXAMPLES
+    gives = [(weights, states(zero.GPT_2, "parameters")), (everything, states(zero.GPT_2))]
+    sizes = (8e9, 11e9, 17.2e9)
+    gives += [(figure, states(size)) for figure, size in zip(zero_offload.STATES, sizes, strict=True)]
+    return Job(1, f"data_parallel --batch 1 {SMALL}", [*gives, (zero_offload.TABLE_1[()][0], each)])
+
+
+def offloaded() -> Job:
+    """The last row of that table: bytes per parameter on the GPU, and how many times less than all."""
+
+    def times_less(report: dict[str, Any]) -> float:
+        below = sum(report["below"][0]["host"][kind] for kind in STATES)
+        return 1 + below / elements(report) / each(report)
+
+    held, less = zero_offload.TABLE_1["g16", "update super"]
+    return Job(1, f"offload --batch 1 {SMALL}", [(held, each), (less, times_less)])
 
 
 # ---- FSDP ------------------------------------------------------------------------------------------------------------
@@ -202,61 +177,26 @@ def chimera_of(d: int) -> Job:
     return Job(1, line, [(chimera.TABLE_2[d], lambda report: report["drawn"]["chimera"]["idle"])])
 
 
-# ---- models, as they are declared ------------------------------------------------------------------------------------
+# ---- activations -----------------------------------------------------------------------------------------------------
 
 
-def declared(scale: float, v: int, s: int, layers: int, h: int) -> Callable[[Any], float]:
-    """The parameters of a GPT, summed over what its units declare, in the given unit. Nothing is allocated."""
-    config = GPTConfig(v, s, layers, h // 64, h)
-    return lambda _: count_parameters(gpt(config)) / scale
+def recomputed() -> Job:
+    """What selective recomputation saves on 8 ranks, of small layers with the papers' as/h: GPT-3's 16, and 12.8."""
 
+    def saved(s: int, h: int) -> Callable[[Any], float]:
+        small = f"--sequence-parallel --steps 1 --layers 1 --heads 8 --batch 1 --width {h} --context {s} --validate 0"
 
-def llama_declared(name: str) -> Callable[[Any], float]:
-    """The parameters of a Llama, summed over what its units declare."""
-    of = llama.MODELS[name]
-    config = LlamaConfig(of.v, of.s, of.layers, of.a, of.kv, of.h, of.f)
-    return lambda _: count_parameters(llama_units(config))
+        def kept(recompute: str) -> float:
+            report = count_here(8, f"tensor_parallel --recompute {recompute} {small}")
+            return float(report["counted"][0]["layer_activations_with_dropout"])
 
+        return lambda _: 100 * (1 - kept("selective") / kept("none"))
 
-def models() -> Job:
-    """The sizes of published models, to the unit or as printed. One process counts them."""
-    small, sizes = megatron.FIGURES[-1], zip(llama.FIGURES, llama.PRINTED, strict=True)
-    gives = [(small, declared(1, 50_257, 1024, 12, 768))]
-    gives += [(figure, llama_declared(name)) for figure, name in sizes]
-    gives += [(row.size, declared(1e9, megatron.VOCABULARY, 1024, row.layers, row.h)) for row in megatron.TABLE_1]
-    gives += [(row.size, declared(1e9, 51_200, 2048, row.layers, row.h)) for row in ptd.TABLE_1]
-    return Job(1, "", gives)
+    sizes = (32, 16), (64, 40)
+    return Job(8, "", [(figure, saved(*of)) for figure, of in zip(korthikanti.SAVED, sizes, strict=True)])
 
 
 # ---- mixtures of experts ---------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def held_by_ranks() -> dict[str, list[Any]]:
-    """Published mixtures, declared on 8 ranks that divide the experts: what each rank holds."""
-    names = [*mixtral.SHAPES, *map(str, range(len(deepspeed_moe.WIDTHS)))]
-    job = launch("minidist.programs.expert_parallel:count_published", 8, names, timeout=TIMEOUT)
-    return dict(zip(names, map(list, zip(*job.values, strict=True)), strict=True))
-
-
-def mixtures() -> Job:
-    """The sizes of published mixtures: all parameters, the dense ones counted once; and those that a token uses."""
-
-    def everything(name: str, gates: bool) -> Callable[[Any], float]:
-        def read(_: Any) -> float:
-            of = held_by_ranks()[name]
-            dense = of[0]["dense"] - of[0]["routers"] * (not gates)  # the same on every rank
-            return (dense + sum(rank["experts"] for rank in of)) / 1e9
-
-        return read
-
-    def of_token(name: str) -> Callable[[Any], float]:
-        return lambda _: held_by_ranks()[name][0]["of a token"] / 1e9
-
-    gives = [(figure, everything(str(i), gates=False)) for i, figure in enumerate(deepspeed_moe.FIGURES)]
-    for name, (whole, active) in mixtral.SIZES.items():
-        gives += [(whole, everything(name, gates=True)), (active, of_token(name))]
-    return Job(8, "", gives)
 
 
 def routed() -> Job:
@@ -335,11 +275,16 @@ def ulysses_on(p: int) -> list[Job]:
 JOBS = [
     *(zero_on(n, stage) for n in (1, 4, 16) for stage in (1, 2, 3)),
     *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
+    *(zero_on(n, stage) for n in (256, 1024) for stage in (1, 2, 3)),
+    on_one_gpu(),
+    offloaded(),
     FSDP,
     *(zero_bubble_on(p) for p in (8, 16, 32)),
     *folded(),
     *map(chimera_of, chimera.TABLE_2),
     models(),
+    gpipes(),
+    recomputed(),
     mixtures(),
     routed(),
     ring_attention_on(4),

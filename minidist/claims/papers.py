@@ -2,7 +2,8 @@
 
     python -m minidist papers                  the papers
     python -m minidist papers --paper zero     each of one paper's figures
-    python -m minidist papers --run            those that ranks can count, counted: a minute or two
+    python -m minidist papers --run            those that up to 256 ranks can count, counted: a few minutes
+    python -m minidist papers --run all        also those that 1,024 ranks count
 
 A figure comes out by a formula, or from ranks that count it at the paper's own N, or p and m. If a paper disagrees with
 itself, what comes out is not what is printed, and the reason is given below the table. What the authors measured on
@@ -10,6 +11,7 @@ their own cluster cannot come out here; a chapter shows its own run next to it.
 """
 
 import importlib
+import math
 import pkgutil
 import re
 import textwrap
@@ -50,12 +52,12 @@ def countable(paper: Paper) -> list[counted.Job]:
     return [job for job in counted.JOBS if any(id(figure) in known for figure, _ in job.gives)]
 
 
-def count(chosen: Sequence[Paper]) -> dict[int, float]:
-    """Run the jobs that count figures of these papers: each figure's value, by its id."""
-    jobs = [job for paper in chosen for job in countable(paper)]
+def count(chosen: Sequence[Paper], most: float = counted.MOST) -> dict[int, float]:
+    """Run the jobs of at most this many ranks that count figures of these papers: each figure's value, by its id."""
+    jobs = list({id(job): job for paper in chosen for job in countable(paper) if job.ranks <= most}.values())
     status, values = StatusLine(shown=True), dict[int, float]()
     for i, job in enumerate(jobs):
-        line = f"mpirun -n {job.ranks} python -m minidist.{job.line}" if job.line else "counted without ranks"
+        line = f"python -m minidist.{job.line} --ranks {job.ranks}" if job.line else "models, as they are declared"
         status.show(line, i / len(jobs))
         values |= {id(figure): value for figure, value in counted.run(job)}
     status.close()
@@ -104,13 +106,16 @@ def main(arguments: Sequence[str]) -> int:
     known = library()
     made = tool("papers", __doc__)
     made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
-    made.add_argument("--run", action="store_true", help="start the ranks that count them")
+    made.add_argument(
+        "--run", nargs="?", const="most", choices=("most", "all"), metavar="all",
+        help=f"count on ranks, up to {counted.MOST}; all: also on more",
+    )  # fmt: skip
     made.output("--json", help="for machines; - is standard output")
     options = made.parse_args(list(arguments))
     if options.json != "-":
         check_writable("--json", options.json)
     chosen = [known[options.paper]] if options.paper else list(known.values())
-    values = count(chosen) if options.run else {}
+    values = count(chosen, math.inf if options.run == "all" else counted.MOST) if options.run else {}
     found = {paper.name: outcomes(paper, values) for paper in chosen}
     if options.json:
         figures = [as_row(name, outcome) for name, rows in found.items() for outcome in rows]
@@ -161,8 +166,9 @@ def print_papers(chosen: Sequence[Paper], found: dict[str, list[Recounted]]) -> 
     table.add_section()
     table.add_row("", "", *map(str, sums))
     show("Numbers that papers print, and how many of them come out here", table)
-    print("on ranks: counted at the paper's own N, or p and m, with --run; differ: the")
-    print("paper disagrees with itself, see --paper NAME; theirs: measured by its authors.")
+    print("on ranks: counted at the paper's own N, or p and m, with --run, above 256 ranks")
+    print("with --run all; differ: the paper disagrees with itself, see --paper NAME;")
+    print("theirs: measured by its authors.")
 
 
 def print_figures(paper: Paper, rows: Sequence[Recounted]) -> None:

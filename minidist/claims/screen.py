@@ -24,7 +24,8 @@ def print_summary(run: Run) -> None:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
-    print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
+    found = f"{run.validation_loss:.3f}" if run.options.validate else "not computed (--validate 0)"
+    print(f"validation loss {found}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if others := describe_training(run.options):
         print(f"trained with    {others}")
 

@@ -136,7 +136,8 @@ def message_bytes(run: Asked) -> tuple[str, list[float]]:
 def blocks(run: Asked) -> list[Blocks]:
     """On each rank, the most bytes on their way in a backward, and in validation."""
     o = run.options
-    return blocks_of(run, parts_of(run, o.batch // o.accumulate), [part.b for part in parts_of(run, o.batch)])
+    forward = [part.b if o.validate else 0 for part in parts_of(run, o.batch)]
+    return blocks_of(run, parts_of(run, o.batch // o.accumulate), forward)
 
 
 def blocks_of(run: Asked, parts: Sequence[Part], forward: Sequence[int], t: int = 1) -> list[Blocks]:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from minidist import command
 from minidist.cli.options import Parser, path_name
 from minidist.deepspeed import accelerate, agree
@@ -25,7 +23,7 @@ from minidist.deepspeed.plan import Plan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
 from minidist.programs.report import train_and_report
 
@@ -74,11 +72,10 @@ class Driver:
     def __init__(self, verbs: DeepSpeedEngine) -> None:
         self.verbs, self.engine = verbs, verbs.stage
 
-    def train_batch(self, x: Array, y: Array) -> float:
-        parts = self.verbs.plan.accumulate
-        return self.verbs.part_of_batch(zip(np.split(x, parts), np.split(y, parts), strict=True))
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
+        return self.verbs.part_of_batch(iter(micro_batches(x, y, self.verbs.plan.accumulate)))
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         return self.engine.evaluate(x, y)
 
     def counted(self) -> dict[str, Any]:

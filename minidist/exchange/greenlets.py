@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Generic, TypeVar
 
@@ -45,29 +46,25 @@ class Turns(Generic[T]):
         The first exception ends all ranks, and is raised here; `running` is its rank.
         """
         self._hub = greenlet.getcurrent()
-        trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
+        self._trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
+        self._announce = announcer() or self.announce
 
         def begin(rank: int) -> None:
-            if trace:
-                sys.settrace(trace)
+            if self._trace:
+                sys.settrace(self._trace)
             self.results[rank] = be_rank(rank)
 
-        for _ in range(self.n):
-            made = greenlet.greenlet(begin, self._hub)
+        for rank in range(self.n):
+            made = greenlet.greenlet(partial(begin, rank), self._hub)
             made.gr_context = contextvars.copy_context()  # np.errstate and others: the caller's, and then its own
             self._ranks.append(made)
         self.ready.extend(order)
-        announce = announcer() or self.announce
         try:
             while len(self.results) < self.n:
                 if not self.ready:
                     self.running = -1
                     self.idle()
-                rank = self.running = self.ready.popleft()
-                self.switches += 1
-                if announce:
-                    announce(rank)
-                self._ranks[rank].switch(*(() if self._ranks[rank] else (rank,)))
+                self._switch()
         finally:
             self._end()
         return [self.results[rank] for rank in range(self.n)]
@@ -83,9 +80,20 @@ class Turns(Generic[T]):
 
     def wait(self) -> None:
         """Let the others run until something has put this rank into `ready`."""
-        self._hub.switch()
+        if self.ready and self._ranks[self.ready[0]]:
+            self._switch()  # from rank to rank, without the way through `run`
+        else:
+            self._hub.switch()  # a rank begins there: a greenlet begins on top of the stack of the one that starts it
         if self.ended:
             raise Ended
+
+    def _switch(self) -> None:
+        """Let the next rank run."""
+        rank = self.running = self.ready.popleft()
+        self.switches += 1
+        if self._announce:
+            self._announce(rank)
+        self._ranks[rank].switch()
 
     def frame(self, rank: int) -> FrameType | None:
         """Where a rank that waits has stopped; None if it has finished, or not begun."""

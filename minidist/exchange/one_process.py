@@ -52,9 +52,10 @@ class World:
         self.n = n
         self.turns: Turns[Any] = Turns(n, self.end)
         self.ledgers = [Ledger() for _ in range(n)]
-        self.boxes: dict[tuple[Any, int, int, int], Box] = {}  # by communicator, lane, source and dest
+        self.lanes: dict[tuple[Any, int], Lane] = {}  # by communicator and kind of message
         self.meetings: dict[tuple[Any, str], Meeting] = {}  # by communicator and call: those that some ranks wait in
         self.waits: list[Sequence[Operation] | Meeting] = [()] * n  # what each rank waits for, or last waited for
+        self.missing = [0] * n  # how many of these operations are not through
         self.numbers = count()
         self.moves = 0  # messages delivered, meetings held and ranks finished so far
         self.in_vain = self.last_move = 0  # polls since the last of these; which that was
@@ -78,7 +79,7 @@ class World:
         if out is None:
             receive.array = data  # a control message or a letter, of any length
         elif data.dtype is out.dtype and data.shape == out.shape:
-            np.copyto(out, data)
+            out[...] = data  # a third of np.copyto's time
             receive.nbytes = data.nbytes
         elif data.nbytes <= out.nbytes:
             out.reshape(-1).view(np.uint8)[: data.nbytes] = data.reshape(-1).view(np.uint8)
@@ -89,9 +90,11 @@ class World:
         send.through = receive.through = True
         self.moves += 1
         for operation in (send, receive):
-            if operation.waiting:
-                operation.waiting = False
-                self.turns.ready.append(operation.rank)
+            if operation.awaited:
+                rank = operation.rank
+                self.missing[rank] -= 1
+                if not self.missing[rank]:  # a rank that waits for two runs again when both are through
+                    self.turns.ready.append(rank)
 
     def poll(self, rank: int) -> None:
         """Let all other ranks run that can, because this one has found nothing."""
@@ -150,12 +153,14 @@ class World:
 class Operation:
     """A send or a receive that a rank has started."""
 
-    __slots__ = ("array", "nbytes", "number", "peer", "rank", "tag", "through", "waiting")
+    __slots__ = ("array", "awaited", "nbytes", "number", "peer", "rank", "tag", "through")
+
+    number: int  # of a send that has met no receive: they are numbered in the order in which they started
 
     def __init__(self, rank: int, peer: int, array: Any, tag: int = 0) -> None:
         self.rank, self.peer, self.array, self.tag = rank, peer, array, tag  # both are ranks of the world
-        self.through = self.waiting = False
-        self.nbytes = self.number = 0
+        self.through = self.awaited = False
+        self.nbytes = 0
 
 
 class Meeting:
@@ -166,14 +171,43 @@ class Meeting:
         self.come: list[tuple[int, int, int]] = []  # rank, color and key of those that are here
 
 
-class Box:
-    """Sends of one kind from one rank to another that have met no receive yet, or receives that have met no send."""
+# Operations of one pair of ranks that have not met another: almost always one.
+Waiting = dict[int, Operation | deque[Operation]]  # by source · size + dest
 
-    __slots__ = ("receives", "sends")
+
+class Lane:
+    """Messages of one kind in one communicator: sends that have met no receive yet, and receives that have met no
+    send. What has met leaves no trace: a thousand ranks are a million pairs."""
 
     def __init__(self) -> None:
-        self.sends: deque[Operation] = deque()
-        self.receives: deque[Operation] = deque()
+        self.sends: Waiting = {}
+        self.receives: Waiting = {}
+
+
+def put(waiting: Waiting, pair: int, operation: Operation) -> None:
+    """Let an operation wait, as the last of its pair."""
+    found = waiting.setdefault(pair, operation)
+    if found is not operation:
+        if isinstance(found, Operation):
+            found = waiting[pair] = deque((found,))
+        found.append(operation)
+
+
+def take(waiting: Waiting, pair: int) -> Operation | None:
+    """The operation of a pair that has waited longest, if there is one."""
+    found = waiting.pop(pair, None)
+    if not isinstance(found, deque):
+        return found
+    first = found.popleft()
+    if found:
+        waiting[pair] = found
+    return first
+
+
+def first_of(waiting: Waiting, pair: int) -> Operation | None:
+    """The same, which stays."""
+    found = waiting.get(pair)
+    return found[0] if isinstance(found, deque) else found
 
 
 class GreenletPort:
@@ -185,8 +219,8 @@ class GreenletPort:
         self._world, self._name, self._me = world, name, me
         self.world_ranks = list(members)
         self.rank, self.size = self.world_ranks.index(me), len(members)
-        self._boxes: dict[tuple[int, int, bool], Box] = {}  # of this rank, by lane, peer, and whether it sends
         self._splits = 0
+        self._payload = self._lane(PAYLOAD)
 
     # ---- payload -----------------------------------------------------------------------------------------------------
 
@@ -198,7 +232,8 @@ class GreenletPort:
 
     def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
         sending, receiving = self._send(array, dest, tag), self._recv(out, source)
-        self._await(sending, receiving)
+        if not (sending.through and receiving.through):
+            self._await(sending, receiving)
         return receiving.tag, receiving.nbytes
 
     def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
@@ -225,7 +260,7 @@ class GreenletPort:
         return [handle for handle in handles if not handle.through]
 
     def probe(self) -> int | None:
-        return self._first(PAYLOAD)
+        return self._first(self._payload)
 
     # ---- groups ------------------------------------------------------------------------------------------------------
 
@@ -242,68 +277,69 @@ class GreenletPort:
     # ---- control, and letters ----------------------------------------------------------------------------------------
 
     def send_control(self, message: bytes, dest: int) -> None:
-        self._send(message, dest, 0, CONTROL)
+        self._send(message, dest, 0, self._lane(CONTROL))
 
     def recv_control(self, source: int) -> bytes:
-        receive = self._recv(None, source, CONTROL)
+        receive = self._recv(None, source, self._lane(CONTROL))
         self._await(receive)
         message: bytes = receive.array
         return message
 
     def post(self, letter: bytes, dest: int, box: int) -> Operation:
-        return self._send(letter, dest, 0, 2 * box)
+        return self._send(letter, dest, 0, self._lane(2 * box))
 
     def collect(self, box: int) -> tuple[int, bytes] | None:
-        source = self._first(2 * box)
-        return None if source is None else (source, self._recv(None, source, 2 * box).array)
+        lane = self._lane(2 * box)
+        source = self._first(lane)
+        return None if source is None else (source, self._recv(None, source, lane).array)
 
     def enclose(self, array: np.ndarray, dest: int, box: int) -> Operation:
-        return self._send(array, dest, 0, 2 * box + 1)
+        return self._send(array, dest, 0, self._lane(2 * box + 1))
 
     def extract(self, out: np.ndarray, source: int, box: int) -> Operation:
-        return self._recv(out, source, 2 * box + 1)
+        return self._recv(out, source, self._lane(2 * box + 1))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _box(self, lane: int, peer: int, sends: bool) -> Box:
-        box = self._boxes.get((lane, peer, sends))
-        if box is None:
-            source, dest = (self.rank, peer) if sends else (peer, self.rank)
-            box = self._world.boxes.setdefault((self._name, lane, source, dest), Box())
-            self._boxes[lane, peer, sends] = box
-        return box
+    def _lane(self, kind: int) -> Lane:
+        return self._world.lanes.setdefault((self._name, kind), Lane())
 
-    def _send(self, array: Any, dest: int, tag: int, lane: int = PAYLOAD) -> Operation:
-        operation, box = Operation(self._me, self.world_ranks[dest], array, tag), self._box(lane, dest, True)
-        if box.receives:
-            self._world.match(operation, box.receives.popleft())
+    def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> Operation:
+        lane, pair = lane or self._payload, self.rank * self.size + dest
+        operation, receive = Operation(self._me, self.world_ranks[dest], array, tag), take(lane.receives, pair)
+        if receive:
+            self._world.match(operation, receive)
         else:
             operation.number = next(self._world.numbers)
-            box.sends.append(operation)
+            put(lane.sends, pair, operation)
         return operation
 
-    def _recv(self, out: Any, source: int, lane: int = PAYLOAD) -> Operation:
-        operation, box = Operation(self._me, self.world_ranks[source], out), self._box(lane, source, False)
-        if box.sends:
-            self._world.match(box.sends.popleft(), operation)
+    def _recv(self, out: Any, source: int, lane: Lane | None = None) -> Operation:
+        lane, pair = lane or self._payload, source * self.size + self.rank
+        operation, send = Operation(self._me, self.world_ranks[source], out), take(lane.sends, pair)
+        if send:
+            self._world.match(send, operation)
         else:
-            box.receives.append(operation)
+            put(lane.receives, pair, operation)
         return operation
 
     def _await(self, *operations: Operation) -> None:
-        world = self._world
+        """Return when all are through."""
+        world, me, missing = self._world, self._me, 0
         for operation in operations:
-            while not operation.through:
-                operation.waiting = True
-                world.waits[self._me] = operations
-                world.turns.wait()
-                world.waits[self._me] = ()  # or it would keep their arrays alive
+            if not operation.through:
+                operation.awaited = True
+                missing += 1
+        if missing:
+            world.missing[me], world.waits[me] = missing, operations
+            world.turns.wait()
+            world.waits[me] = ()  # or it would keep their arrays alive
 
-    def _first(self, lane: int) -> int | None:
+    def _first(self, lane: Lane) -> int | None:
         """The rank whose message has waited longest; looks again after a turn of the others if there is none."""
         for attempt in range(2):
-            boxes = ((source, self._box(lane, source, False).sends) for source in range(self.size))
-            waiting = [(sends[0].number, source) for source, sends in boxes if sends]
+            firsts = (first_of(lane.sends, source * self.size + self.rank) for source in range(self.size))
+            waiting = [(first.number, source) for source, first in enumerate(firsts) if first]
             if waiting or attempt:
                 return min(waiting)[1] if waiting else None
             self._world.poll(self._me)

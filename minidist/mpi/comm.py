@@ -292,10 +292,11 @@ class Comm:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         flat = array.flags.c_contiguous and array.dtype.isbuiltin == 1
         buffer = array if flat else self._bytes(array)
-        if self.ledger.open_requests:
+        ledger, peer = self.ledger, self.world_ranks[dest]
+        if ledger.open_requests:
             self._check_overlap(array, "send", "irecv")
-        self.ledger.count(self.world_ranks[dest], array.nbytes)
-        self.ledger.set_out[self.world_ranks[dest]] += 1
+        ledger.count(peer, array.nbytes)
+        ledger.set_out[peer] += 1
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
@@ -307,11 +308,12 @@ class Comm:
             known = False
         if not known:
             raise self._no_such_rank("receive from", source)
-        if not out.flags.writeable:
+        flags = out.flags
+        if not flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
         if self.ledger.open_requests:
             self._check_overlap(out, "receive into", "isend", "irecv")
-        return out if out.flags.c_contiguous and out.dtype.isbuiltin == 1 else self._bytes(out)
+        return out if flags.c_contiguous and out.dtype.isbuiltin == 1 else self._bytes(out)
 
     def _bytes(self, array: np.ndarray) -> np.ndarray:
         """The bytes of an array, in place. A port cannot send all dtypes of other packages, such as bfloat16."""
@@ -350,9 +352,9 @@ class Comm:
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
         """Count an arrival. Raises CommError unless its tag and length are those that `out` expects."""
-        tag, nbytes = arrival
-        self.ledger.received += nbytes
-        self.ledger.arrived[self.world_ranks[source]] += 1
+        (tag, nbytes), ledger = arrival, self.ledger
+        ledger.received += nbytes
+        ledger.arrived[self.world_ranks[source]] += 1
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
         name, size = described(tag)

@@ -37,11 +37,13 @@ def _row(layers: int, millions: str, billions: str, memory: str, differs: str = 
     return [size, held]
 
 
-FIGURES = [
+TABLE_1 = [  # size and memory
     # The row's memory is printed as 11.7, and this as the peak of activations: the two have changed places.
-    *_row(3, "282.2", "", "3.15", differs="282.1: its sizes give 282,146,816"),
-    *_row(13, "785.8", "", "8.8", differs="785.7: its sizes give 785,729,536"),
-    *_row(103, "", "5.3", "59.5"),
-    *_row(415, "", "21.0", "235.1"),
-    *_row(1663, "", "83.9", "937.9"),
+    _row(3, "282.2", "", "3.15", differs="282.1: its sizes give 282,146,816"),
+    _row(13, "785.8", "", "8.8", differs="785.7: its sizes give 785,729,536"),
+    _row(103, "", "5.3", "59.5"),
+    _row(415, "", "21.0", "235.1"),
+    _row(1663, "", "83.9", "937.9"),
 ]
+SIZES = dict(zip((3, 13, 103, 415, 1663), (size for size, _ in TABLE_1), strict=True))  # by layers
+FIGURES = [figure for row in TABLE_1 for figure in row]

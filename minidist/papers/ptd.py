@@ -164,9 +164,11 @@ def _training(model: str, printed: str, tokens: float, parameters: float, gpus: 
     return Figure("PTD §5.1", model, printed, "days", "8TP/(nX)", value, decimals(0), bounds=bounds)
 
 
+GPT_3 = _size("PTD Table 2", "GPT-3", "174.6", 96, 12288)
+
 FIGURES = [
     *(figure for row in TABLE_1 for figure in (row.size, row.rate, row.share, row.together)),
-    _size("PTD Table 2", "GPT-3", "174.6", 96, 12288),
+    GPT_3,
     *(figure for run in TABLE_2_RUNS for figure in (run.rate, run.days)),
     _training("GPT-3", "34", 300e9, 175e9, 1024, "140"),
     _training("1 trillion", "84", 450e9, 1.008e12, 3072, "163"),

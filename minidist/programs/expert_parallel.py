@@ -51,6 +51,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
             raise UsageError("--against-plot draws what --against-dense finds: use it with --top 1 --against-dense 5")
     if options.against_dense and options.top > 1:
         raise UsageError("--against-dense compares models of the same active size: use it with --top 1")
+    if options.against_dense and not options.validate:
+        raise UsageError("--against-dense compares validation losses: use it with --validate 1 or more")
     return command.prepare(made, arguments, ranks, Layout(dp=ranks, ep=p, ep_hosts=hosts), **how)
 
 

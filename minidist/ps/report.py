@@ -180,15 +180,18 @@ def print_one(outcome: TrainedRun) -> None:
 
 def print_sweep(outcomes: Sequence[TrainedRun], runs: Sequence[Run]) -> None:
     """Print two tables: where the time goes as the bound grows, and what that does to the loss."""
+    options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
     rows = []
     for outcome, run in zip(outcomes, runs, strict=True):
         shares = [f"{outcome.part(kind):.1%}" for kind in ("computing", "wire", "held")]
-        losses = [f"{float(np.mean(run.loss[-WINDOW:])):.3f}", f"{run.validation_loss:.3f}"]
+        losses = [
+            f"{float(np.mean(run.loss[-WINDOW:])):.3f}",
+            f"{run.validation_loss:.3f}" if options.validate else "-",
+        ]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
     idle = ", ".join(f"{figure.printed}% at {lag}" for lag, figure in FIGURE_13.items())
     print_table(f"Simulated time of the workers (Li et al., figure 13: idle {idle})", "", headings, rows)
-    options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
     if options.batch % workers:
         print(f"--batch {options.batch} gives {workers} workers unequal shares: those with more rows are always")
         print("behind, and in the long run every bound makes the others wait for them.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minidist import UsageError, data
-from minidist.claims import audit, counted
+from minidist.claims import audit, reports
 from minidist.launch.launcher import find_mpiexec, is_open_mpi
 from minidist.mpi.comm import Ledger
 from minidist.programs.chapter import Chapter, find_all
@@ -87,11 +87,11 @@ def test_a_run_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text("#!/bin/sh\nexec sleep 60\n")
     mpiexec.chmod(mpiexec.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(counted, "mpiexec_for", lambda n: [str(mpiexec)])
-    monkeypatch.setattr(counted, "TIMEOUT", 0.2)
+    monkeypatch.setattr(reports, "mpiexec_for", lambda n: [str(mpiexec)])
+    monkeypatch.setattr(reports, "TIMEOUT", 0.2)
     said = r"^mpirun -n 2 python -m minidist\.zero3 --steps 2.*: not done after 0\.2 s$"
     with pytest.raises(UsageError, match=said):
-        counted.read_report(2, "zero3 --steps 2")
+        reports.read_report(2, "zero3 --steps 2")
     with pytest.raises(UsageError, match=said):
         audit.watch("zero3 --steps 2", 2)
 

@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minidist import UsageError
-from minidist.claims import counted, papers
+from minidist.claims import counted, papers, reports
 from minidist.papers import llama3, zero
 
 
@@ -54,7 +55,7 @@ def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_job_without_a_line_shows_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(counted, "JOBS", [counted.models()])
     papers.count([*papers.library().values()])
-    assert {*capsys.readouterr().out.splitlines()} == {"counted without ranks"}
+    assert {*capsys.readouterr().out.splitlines()} == {"models, as they are declared"}
 
 
 def test_a_program_that_holds_more_does_not_give_the_figure() -> None:
@@ -68,17 +69,55 @@ def test_every_job_gives_figures_that_are_declared_and_no_figure_comes_twice() -
     given = [id(figure) for job in counted.JOBS for figure, _ in job.gives]
     assert len(given) == len(set(given))
     assert set(given) <= {id(figure) for paper in papers.library().values() for figure in paper.figures}
-    assert len(given) >= 90
+    assert len(given) >= 210
 
 
 def test_models_as_they_are_declared_have_the_printed_sizes() -> None:
     """And one that forgets its last norm has not."""
     counts = counted.run(counted.models())
-    assert len(counts) == 20
+    assert len(counts) == 25
     assert all(figure.agrees(value) for figure, value in counts)
     small, value = counts[0]
     assert small.agrees(124_439_808)
     assert not small.agrees(value - 2 * 768)
+
+
+def test_what_does_not_need_many_ranks_agrees() -> None:
+    """A paper that contradicts itself is not made to agree: 8 times less than 16 bytes are 2, where 4 is printed."""
+    for job in (counted.on_one_gpu(), counted.offloaded(), counted.recomputed(), counted.gpipes()):
+        for figure, value in counted.run(job):
+            assert figure.agrees(value) != bool(figure.differs), figure.cell
+    [(_, held), (_, less)] = counted.run(counted.offloaded())
+    assert (held, less) == (2, 8)
+
+
+@pytest.mark.parametrize(("stage", "expected"), [(1, 4 + 12 / 48), (2, 2 + 14 / 48), (3, 16 / 48)])
+def test_padding_counts_as_parameters(stage: int, expected: float) -> None:
+    """48 ranks cannot divide the units evenly, and still each holds what table 1 says, to the last byte."""
+    job = counted.zero_on(64, stage)._replace(ranks=48)
+    report = reports.count_here(48, job.line.replace("--width 64", "--width 16"))
+    assert counted.elements(report) > report["parameters"]
+    assert counted.each(report) == expected
+
+
+@pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.slow) for n in (256, 1024)])
+def test_table_1_on_as_many_ranks(n: int) -> None:
+    for stage in (1, 2, 3):
+        assert all(figure.agrees(value) for figure, value in counted.run(counted.zero_on(n, stage)))
+
+
+def test_more_than_256_ranks_are_started_only_if_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def run(job: counted.Job) -> list[tuple[Any, float]]:
+        started.append(job.ranks)
+        return []
+
+    monkeypatch.setattr(counted, "run", run)
+    for words, most in ((["--run"], 256), (["--run", "all"], 1024)):
+        started.clear()
+        assert papers.main(["--paper", "zero", *words]) == 0
+        assert max(started) == most
 
 
 @pytest.mark.parametrize(
@@ -96,5 +135,5 @@ def test_bad_input_is_one_line(line: list[str], said: str) -> None:
 
 def test_a_chapter_that_fails_is_one_line() -> None:
     job = counted.Job(1, "zero1 --layers 0", [])
-    with pytest.raises(UsageError, match=r"mpirun -n 1 python -m minidist.zero1 --layers 0: minidist: error: .*layers"):
+    with pytest.raises(UsageError, match=r"python -m minidist.zero1 --layers 0 --ranks 1: minidist: error: .*layers"):
         counted.run(job)

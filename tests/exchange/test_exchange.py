@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jobs import engines, races, rings
 from jobs.races import RIGHT
 from minidist import ring
+from minidist.claims.collectives import Inputs
 from minidist.exchange import marks
 from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules, Start
@@ -50,7 +51,7 @@ def test_collectives_give_the_truth_and_send_what_the_formulas_say(name: str, n:
     cost = collective.cost(size, n)
     found = run_by_rules(be_rank, n, rules)
     for rank, (result, nbytes, _) in enumerate(found):
-        assert np.array_equal(result, collective.truth(inputs, rank))
+        assert np.array_equal(result, collective.truth(Inputs(np.stack(inputs)), rank))
         assert nbytes == 4 * cost.sent[rank]
     assert max(waits for _, _, waits in found) == cost.steps
 

@@ -1,0 +1,99 @@
+"""How much a chapter validates is asked for; and what a rank reads of the text."""
+
+import io
+import json
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from minidist import UsageError, data, train
+from minidist.exchange.one_process import run_ranks
+from minidist.mpi.comm import Comm
+from minidist.nn.layers import Sequences
+from minidist.programs.chapter import find, find_all
+
+SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"
+
+
+def perform(name: str, line: str, n: int) -> str:
+    """What a chapter prints on n ranks of this process; its status must be 0."""
+
+    def work(comm: Comm) -> int:
+        chapter = find(name)
+        done: int = chapter.work(comm, chapter.prepared(line.split(), comm))
+        return done
+
+    with redirect_stdout(io.StringIO()) as printed:
+        assert run_ranks(work, n) == [0] * n, printed.getvalue()
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("name", [name for name, chapter in find_all().items() if chapter.trains])
+def test_every_chapter_trains_without_validation(name: str) -> None:
+    """Its claims hold: what validation alone would hold and send is not promised either."""
+    for case in find(name).cases.values():
+        line = f"{SMALL} --validate 0 --json - {case.format(batch=8, axis=2)}"
+        for n in (1,) if name == "train" else (8,) if "--dp" in case else (4,):
+            try:
+                report = json.loads(perform(name, line, n))
+            except UsageError:  # not on these ranks
+                continue
+            assert report["validation_loss"] is None
+            assert len(report["claims"]) > 5 or name == "train"
+
+
+def test_a_line_says_that_nothing_was_validated() -> None:
+    for name in ("zero3", "parameter_server"):
+        assert "\nvalidation loss not computed (--validate 0);" in perform(name, f"{SMALL} --validate 0", 2)
+        assert "not computed" not in perform(name, SMALL, 2)
+    with pytest.raises(UsageError, match="--against-dense compares validation losses: use it with --validate 1 or"):
+        perform("expert_parallel", "--top 1 --against-dense 2 --validate 0", 2)
+
+
+def test_as_many_batches_are_validated_as_asked_for() -> None:
+    """8 by default; the same loss on any number of ranks, and as one batch of all of them."""
+    line = f"{SMALL} --precision fp64 --json -"
+
+    def loss(line: str, n: int, name: str = "zero2") -> float:
+        found: float = json.loads(perform(name, line, n))["validation_loss"]
+        return found
+
+    assert loss(line, 2) == loss(f"{line} --validate 8", 2)
+    three = loss(f"{line} --validate 3", 4)
+    assert three == pytest.approx(loss(f"{line} --validate 3", 1, "train"), rel=1e-12)
+    assert three != pytest.approx(loss(line, 4), rel=1e-6)
+
+
+def test_validation_is_the_mean_over_its_sequences() -> None:
+    job = find("train").job(f"{SMALL} --precision fp64 --validate 3".split(), 1)
+    engine = find("train").make(job, train.Alone())
+    together = engine.evaluate(*job.corpus.validation_batch(3 * 8, 8))
+    assert train.validate(engine, job.corpus, job.options) == pytest.approx(together, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("zero3", "--accumulate 2"), ("parallel3d", "--dp 4 --pp 2 --tp 1 --micro-batches 2")]
+)
+def test_a_rank_reads_only_its_own_rows(name: str, words: str) -> None:
+    read: list[tuple[int, int]] = []
+    as_array = Sequences.__array__
+
+    def watched(tokens: Sequences, *how: Any) -> np.ndarray:
+        read.append(tokens.shape)
+        return as_array(tokens, *how)
+
+    n = 4 if name == "zero3" else 8
+    with mock.patch.object(Sequences, "__array__", watched):
+        perform(name, f"{SMALL} --validate 2 --json - {words}", n)
+    assert set(read) == {(1, 8), (2, 8)}  # of a micro-batch of 4, of a batch of 8: a quarter
+    assert len(read) == n * 2 * (2 * 2 + 2)  # x and y
+
+
+def test_ranks_of_one_process_share_the_text() -> None:
+    load = partial(data.load, None, 8)
+    first, *others = run_ranks(lambda comm: load(), 3)
+    assert all(corpus is first for corpus in others)
