@@ -13,6 +13,7 @@ from typing import Any
 
 from minidist import UsageError, checkpoint, data, how_to_install
 from minidist.checkpoints.convert import FORMS, check_beside
+from minidist.claims.proof import Proof
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.engine import Settings
@@ -59,6 +60,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
+    proving = argparse.BooleanOptionalAction
+    add("--prove", action=proving, help="first a few steps in float64, next to one process; default: if quick")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     files = made.add_argument_group("text and files")
     add = files.add_argument
@@ -112,6 +115,7 @@ class Job:
     layout: Layout
     reserved: Any = None  # what only this rank uses: ZeRO-Infinity's folder
     began: Pages | None = None  # the process's memory when --witness began to trace
+    proof: Proof | None = None  # that its numbers are those of one process
 
 
 def prepare(

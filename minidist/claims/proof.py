@@ -1,0 +1,234 @@
+"""A run proves its numbers before it begins: its own layout takes a few steps, and so does one process.
+
+Counts of bytes and of memory do not see a wrong gradient, and a loss falls with one, too. So before it trains, each
+chapter takes two steps in float64 on a small batch whose rows and positions are shared unequally. Rank 0 takes the same
+steps alone, with fresh units and the chapter's serial form (`minidist/programs/serial.py`). In float64 the layout of
+ranks changes only the order of sums. So losses, the norm of the gradient, the first step's gradient of each parameter,
+and each parameter after the last step agree to 1e-11, or there is a bug, and its factor often names it
+(`minidist/claims/layouts.py`).
+
+Every rank sends what it holds to rank 0, which lays the pieces over its own arrays: no rank is believed for another,
+and of copies that differ the worst counts. All this is one phase, `proof`, outside the claims about a step.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist.checkpoints.pieces import Piece, pieces
+from minidist.claims.claim import Claim
+from minidist.claims.layouts import tell
+from minidist.claims.run import Asked
+from minidist.layout import Layout
+from minidist.nn.optim import clipping_factor
+
+Array = np.ndarray
+
+PHASE = "proof"
+TOLERANCE = 1e-11  # relative, in float64: a sum in another order is off by about 1e-15
+FIRST_LOSS = {"mixed": 2e-3, "bf16": 2e-2, "fp32": 1e-5, "fp64": TOLERANCE}  # relative, by how the run computes
+MOST_RANKS = 64  # on which a proof is made unless it is asked for
+MOST_SECONDS = 1.0  # likewise, by the formula below
+POSITIONS = 13  # of a sequence, at least; an odd number, so that ranks have unequal shares
+
+
+# ---- how large it is -------------------------------------------------------------------------------------------------
+
+
+class Size(NamedTuple):
+    """The small batch of a proof."""
+
+    steps: int
+    micro_batches: int
+    rows: int  # of a micro-batch
+    positions: int  # of a sequence
+
+    @property
+    def tokens(self) -> int:
+        """Of all steps."""
+        return self.steps * self.micro_batches * self.rows * self.positions
+
+
+def size_of(asked: Asked, steps: int) -> Size:
+    """A row more than ranks that share them, and an odd number of positions that is more than two to a context rank.
+    Sequence parallelism needs a multiple of t. A pipeline keeps its micro-batches, which its schedule needs."""
+    o, at = asked.options, asked.layout
+    most = min(o.context, max(POSITIONS, 4 * at.cp + 1))
+    positions = most // at.tp * at.tp if asked.sequence_parallel else most - (most > at.cp and most % 2 == 0)
+    return Size(steps, o.accumulate if at.pp > 1 else min(o.accumulate, 2), at.dp + 1, positions)
+
+
+# Seconds on one core that other programs leave alone, measured once: they need only be right within a factor of two.
+A_UNIT = 1.5e-3  # forward and backward of a unit: Python's part, whatever the size
+A_FLOP = 4e-10
+A_STATE = 6e-8  # to draw, update, send and compare a parameter
+
+
+def seconds(asked: Asked, size: Size) -> float:
+    """About how long a proof takes: rank 0 works alone, then ranks work on their shares, two at a time."""
+    o, at, model = asked.options, asked.layout, asked.model
+    work = 6 * model.active() * (size.tokens + o.batch * o.context / 3)  # 1/3: the first loss needs no backward
+    calls = (o.layers + 2) * size.steps * size.micro_batches
+    shared = at.ranks * (1 if at.pp == 1 else 1 / at.pp) / 2
+    return A_FLOP * 2 * work + A_UNIT * calls * (1 + shared) + A_STATE * model.parameters() * (2 + asked.ranks)
+
+
+def why_left_out(asked: Asked, size: Size) -> str:
+    """Why a run is not proved unless it is asked for; "" if it is."""
+    if asked.ranks > MOST_RANKS:
+        return f"{asked.ranks} ranks are more than {MOST_RANKS}"
+    if (takes := seconds(asked, size)) > MOST_SECONDS:
+        return f"it would take about {takes:.0f} s"
+    return ""
+
+
+# ---- what ranks hold -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Taken:
+    """The steps that a rank has taken, as far as they are compared."""
+
+    losses: list[float] = field(default_factory=list)  # its parts of them
+    norms: list[float] = field(default_factory=list)  # of the gradient, before it is clipped
+    pieces: dict[str, list[tuple[Piece, Array]]] = field(default_factory=dict)  # of gradients and parameters, by name
+
+
+def take_steps(driver: Any, batches: Sequence[tuple[Array, Array]], gradients: bool) -> Taken:
+    """Take a step with each batch. gradients: whether those of the first step are compared."""
+    engine, taken = driver.engine, Taken()
+    for x, y in batches:
+        taken.losses.append(driver.train_batch(x, y))
+        taken.norms.append(engine.norm)
+        if gradients and len(taken.losses) == 1 and engine.settings.optimizer.moments:
+            scale = clipping_factor(engine.norm, engine.settings.clip)
+            note_pieces(taken, "gradient of ", engine, lambda flat: flat.moments[0] / scale)
+    engine.settle()
+    note_pieces(taken, "", engine, lambda flat: flat.master)
+    return taken
+
+
+def note_pieces(taken: Taken, kind: str, engine: Any, of: Any) -> None:
+    """Note this rank's piece of an array of each Flat, by its parameters' names. A fresh optimizer's first moment is a
+    multiple of the gradient: so the gradient itself, which the engine has dropped, is not needed."""
+    for flat in engine.flats:
+        whole = of(flat)
+        for name, piece, at in pieces(flat, engine.piece(flat)):
+            taken.pieces.setdefault(kind + name, []).append((piece, np.array(whole[at])))
+
+
+def gather(comm: Any, mine: Taken) -> Iterator[Taken]:
+    """On rank 0, what each rank has taken, one after another; elsewhere nothing."""
+    flat = [(name, *each) for name, held in mine.pieces.items() for each in held]
+    about = mine.losses, mine.norms, [(name, piece, array.size) for name, piece, array in flat]
+    everyone = comm.gather_object(about)
+    if comm.rank > 0:
+        comm.send(np.concatenate([array for *_, array in flat]), 0)
+        return
+    yield mine
+    for source, (losses, norms, listed) in enumerate(everyone[1:], 1):
+        comm.recv(arrived := np.empty(sum(size for *_, size in listed)), source)
+        taken, start = Taken(losses, norms), 0
+        for name, piece, size in listed:
+            taken.pieces.setdefault(name, []).append((piece, arrived[start : start + size]))
+            start += size
+        yield taken
+
+
+def lay_over(found: Array, covered: Array, truth: Array, piece: Piece, held: Array) -> None:
+    """Lay a rank's piece over an array (all of it, flat); of copies that differ, the one that is further from the truth
+    stays. What no rank holds is not covered."""
+    begin, place, length = piece.runs().T
+    before = np.cumsum(length) - length
+    inside, there = (np.arange(length.sum()) + np.repeat(first - before, length) for first in (begin, place))
+    own = held[inside]
+    worse = ~(np.abs(own - truth[there]) <= np.abs(found[there] - truth[there])) & ~np.isnan(found[there])
+    found[there[worse]] = own[worse]
+    covered[there] = True
+
+
+# ---- and whether it is the same --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Proof:
+    """What was compared, and what of it agrees."""
+
+    size: Size
+    left_out: str = ""  # why there was none
+    first: float = math.nan  # the run's first loss, by one process in float64
+    agree: dict[str, tuple[int, int]] = field(default_factory=dict)  # losses, …: how many, and how many of them agree
+    differs: dict[str, str] = field(default_factory=dict)  # the first difference among them, in words
+
+    def note(self, what: str, lines: Sequence[str]) -> None:
+        """lines: for each thing that was compared, how it differs, or ""."""
+        told = [line.strip() for line in lines if line]
+        self.agree[what] = (len(lines), len(lines) - len(told))
+        if told:
+            self.differs[what] = told[0]
+
+
+def compare(size: Size, everyone: Iterator[Taken], alone: Taken, at: Layout, one_norm: bool) -> Proof:
+    """Compare what all ranks have taken with what one process has. one_norm: whether the ranks have one norm."""
+    truth = {name: whole(held) for name, held in alone.pieces.items()}
+    found = {name: array.copy() for name, array in truth.items()}
+    covered = {name: np.zeros(array.size, bool) for name, array in truth.items()}
+    losses, norms = np.zeros(size.steps), []
+    for taken in everyone:
+        losses += taken.losses
+        norms.append(np.array(taken.norms))
+        for name, held in taken.pieces.items():
+            for piece, array in held if name in truth else ():
+                lay_over(found[name], covered[name], truth[name], piece, array)
+    axes = {axis: n for axis in ("dp", "pp", "cp", "tp", "ep") if (n := getattr(at, axis)) > 1}
+    axes |= {"micro-batches": size.micro_batches} if size.micro_batches > 1 else {}
+
+    def differs(name: str, one: Array, other: Array) -> str:
+        return tell(name, {name: one}, {name: other}, axes, {}, TOLERANCE)
+
+    made = Proof(size)
+    made.note("losses", [differs(f"step {i + 1}", losses[i], np.array(x)) for i, x in enumerate(alone.losses)])
+    if one_norm:
+        worst = [max((of[i] for of in norms), key=lambda norm: abs(norm - x)) for i, x in enumerate(alone.norms)]
+        made.note("norms", [differs(f"step {i + 1}", worst[i], np.array(x)) for i, x in enumerate(alone.norms)])
+    lines = {}
+    for name, array in truth.items():
+        line = differs(name, found[name], array) if covered[name].all() else f"{name}: no rank holds all of it"
+        parameter = name.removeprefix("gradient of ")
+        lines[parameter] = lines.get(parameter) or line
+    made.note("parameters", list(lines.values()))
+    return made
+
+
+def whole(held: Sequence[tuple[Piece, Array]]) -> Array:
+    """An array, flat, of one process, which holds it in one piece."""
+    [(_, array)] = held
+    return array
+
+
+# ---- in the report ---------------------------------------------------------------------------------------------------
+
+def proof_claims(proof: Proof | None, losses: Sequence[float], precision: str) -> list[Claim]:
+    """What was compared, and the first loss of the run itself, in its own precision."""
+    if proof is None or proof.left_out:
+        return []
+    made = [
+        Claim("in addition", f"proof: {what}", proof.differs.get(what, "one process's"), *counts, "", "all ranks")
+        for what, counts in proof.agree.items()
+    ]
+    within = FIRST_LOSS[precision]
+    found = proof.first if math.isclose(losses[0], proof.first, rel_tol=within) else losses[0]
+    formula = f"one process's ± {within:g}"
+    return [*made, Claim("in addition", "proof: first loss", formula, proof.first, found, "", "all ranks")]
+
+
+def print_proof(proof: Proof | None) -> None:
+    """A line that says what was proved, or why nothing was."""
+    if proof and proof.left_out:
+        print(f"not proved      {proof.left_out}: use --prove")
+    elif proof and not proof.differs:
+        steps, m, rows, positions = proof.size
+        print(f"proved          {steps} steps of {m * rows} x {positions} characters, in float64 and in one process")

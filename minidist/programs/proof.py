@@ -1,0 +1,86 @@
+"""Prove a run's numbers before it begins: its own layout, on a small batch, and the same steps in one process."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minidist import checkpoint
+from minidist.claims import proof as proofs
+from minidist.claims.proof import Proof, Size
+from minidist.claims.run import Asked
+from minidist.command import Job, declare
+from minidist.engine import Engine
+from minidist.nn.precision import PRECISIONS
+from minidist.programs.serial import Serial, units_of
+from minidist.train import Driver
+
+
+def prove(comm: Any, job: Job, make: Callable[[Job, Any], Driver], serial: Serial) -> Proof | None:
+    """What is true of the run's numbers; None if nothing was asked for, or is trained. All ranks must call it. Nothing
+    that it makes is left at its end.
+
+    make: the chapter's own layout. serial: its serial form."""
+    o = job.options
+    begun = checkpoint.opened(o.load).state["steps"] if o.load else 0
+    if o.prove is False or o.steps <= begun:
+        return None
+    asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
+    size = proofs.size_of(asked, serial.steps)
+    if o.prove is None and (reason := proofs.why_left_out(asked, size)):
+        return Proof(size, reason)
+    small = shrunk(job, size, begun)
+    drawn = [
+        job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
+        for step in range(size.steps)
+    ]
+    with comm.phase(proofs.PHASE, closed=True):
+        driver = make(small, comm)
+        if o.load:
+            checkpoint.load(o.load, driver.engine)
+        taken = proofs.take_steps(driver, drawn, serial.plain)
+        del driver
+        everyone = proofs.gather(comm, taken)
+        if comm.rank > 0:
+            return next(everyone, None)
+        engine = serial.make(replace(small, units=units_of(job)))
+        if o.load:
+            checkpoint.load(o.load, engine)
+        first = first_loss(engine, job)
+        alone = proofs.take_steps(engine, drawn, serial.plain)
+        made = proofs.compare(size, everyone, alone, job.layout, serial.plain)
+        made.first = first
+        return made
+
+
+def shrunk(job: Job, size: Size, begun: int) -> Job:
+    """The same run in float64, with a small batch, few steps, and memories without limits. Its learning rate is
+    moderate, and another one at each update."""
+    settings = replace(
+        job.settings,
+        precision=PRECISIONS["fp64"],
+        learning_rate=lambda update: 1e-3 / (1 + update - begun),
+        accumulate=size.micro_batches,
+        capacity=None,
+        host_capacity=None,
+        disk_capacity=None,
+    )
+    said = {"precision": "fp64", "batch": size.micro_batches * size.rows, "accumulate": size.micro_batches}
+    said |= {"steps": begun + size.steps, "save_every": None}
+    options = Namespace(**{**vars(job.options), **said})
+    layout = replace(job.layout, micro_batches=size.micro_batches)
+    return replace(job, options=options, settings=settings, layout=layout, units=declare(options, len(job.corpus.vocabulary)))
+
+
+def first_loss(engine: Engine, job: Job) -> float:
+    """The loss of the run's first step, with all its micro-batches and its dropout."""
+    o = job.options
+    x, y = job.corpus.batch(o.batch, o.context, key=(o.seed, engine.steps))
+    total = 0.0
+    for i, part in enumerate(zip(*(np.split(tokens, o.accumulate) for tokens in (x, y)), strict=True)):
+        batch = engine.share_of(*part, key=(o.seed, engine.steps, i))
+        loss, _ = engine.run(engine.segments, batch.tokens, batch, keep=False)
+        total += (float(loss) + sum(batch.losses)) / o.accumulate
+    return total
