@@ -58,7 +58,7 @@ def size_of(asked: Asked, steps: int) -> Size:
     o, at = asked.options, asked.layout
     most = min(o.context, max(POSITIONS, 4 * at.cp + 1))
     positions = most // at.tp * at.tp if asked.sequence_parallel else most - (most > at.cp and most % 2 == 0)
-    return Size(steps, o.accumulate if at.pp > 1 else min(o.accumulate, 2), at.dp + 1, positions)
+    return Size(steps, o.accumulate if at.pp > 1 or at.replicas else min(o.accumulate, 2), at.dp + 1, positions)
 
 
 # Seconds on one core that other programs leave alone, measured once: they need only be right within a factor of two.

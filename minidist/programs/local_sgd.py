@@ -12,6 +12,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.cli.tables import say
 from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
+from minidist.programs.serial import Averaged, Serial
 
 
 def add_options(parser: Parser) -> None:
@@ -58,6 +59,17 @@ def print_closing(run: Run) -> None:
     print_zero_closing(run)
 
 
+def serial(job: command.Job) -> Serial:
+    """A training on each rank's rows, and the mean of them all."""
+    o, n = job.options, job.layout.dp
+    return Serial(
+        lambda small: Averaged(small, n, small.options.every, o.outer_lr, o.outer_momentum),
+        steps=3,
+        plain=False,
+        options={"every": min(o.every, 2)},  # and then once more, after a single step
+    )
+
+
 CHAPTER = Chapter(
     name="local_sgd",
     doc=local_sgd.__doc__,
@@ -68,6 +80,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=print_closing,
+    serial=serial,
     perform=lambda chapter, comm, job: chapter.train(comm, job, count=count),
     cases={"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"},
 )

@@ -1,7 +1,7 @@
 """Prove a run's numbers before it begins: its own layout, on a small batch, and the same steps in one process."""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Driver], serial: Seria
     size = proofs.size_of(asked, serial.steps)
     if o.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
-    small = shrunk(job, size, begun)
+    small = shrunk(job, size, begun, serial.options)
     drawn = [
         job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
         for step in range(size.steps)
@@ -55,7 +55,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Driver], serial: Seria
         return made
 
 
-def shrunk(job: Job, size: Size, begun: int) -> Job:
+def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
     """The same run in float64, with a small batch, few steps, and memories without limits. Its learning rate is
     moderate, and another one at each update."""
     settings = replace(
@@ -69,9 +69,9 @@ def shrunk(job: Job, size: Size, begun: int) -> Job:
     )
     said = {"precision": "fp64", "batch": size.micro_batches * size.rows, "accumulate": size.micro_batches}
     said |= {"steps": begun + size.steps, "save_every": None}
-    options = Namespace(**{**vars(job.options), **said})
-    layout = replace(job.layout, micro_batches=size.micro_batches)
-    return replace(job, options=options, settings=settings, layout=layout, units=declare(options, len(job.corpus.vocabulary)))
+    options = Namespace(**{**vars(job.options), **said, **other})
+    layout, units = replace(job.layout, micro_batches=size.micro_batches), declare(options, len(job.corpus.vocabulary))
+    return replace(job, options=options, settings=settings, layout=layout, units=units)
 
 
 def first_loss(engine: Engine, job: Job) -> float:

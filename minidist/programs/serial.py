@@ -5,7 +5,7 @@ which choices of experts are dropped, or compute gradients with older weights: t
 of this knows how ranks are numbered, sends a message, or uses a chapter's code.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -29,6 +29,7 @@ class Serial:
     make: Callable[[Job], Engine] = lambda job: Engine(job.units, job.settings)
     steps: int = 2  # until all that the chapter does has been done
     plain: bool = True  # whether every gradient is that of the newest weights: then gradients are compared, too
+    options: Mapping[str, Any] = field(default_factory=dict)  # that bring it to do so in these steps
 
 
 PLAIN = Serial()
@@ -59,6 +60,55 @@ class Delayed(Engine):
         super().update_all(scale)
         for flat, versions in self.history.items():
             versions.append(flat.param.copy())
+
+
+# ---- trainings that meet now and then --------------------------------------------------------------------------------
+
+
+class Own(Engine):
+    """One of n trainings, each of the mean loss over its own rows."""
+
+    def __init__(self, job: Job, number: int, n: int) -> None:
+        self.number, self.n = number, n
+        super().__init__(declare(job.options, len(job.corpus.vocabulary)), job.settings)
+
+    def rows(self, n: int) -> range:
+        sizes = chunk_sizes(n, self.n)
+        first = sum(sizes[: self.number])
+        return range(first, first + sizes[self.number])
+
+    def weight(self, share: float) -> float:
+        return 1 / self.settings.accumulate
+
+
+class Averaged(Engine):
+    """The parameters θ to which n trainings are set back every H steps: DiLoCo (algorithm 1) with Nesterov momentum,
+    Δ = θ - mean, v ← μ v + Δ, θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 θ is the mean."""
+
+    def __init__(self, job: Job, n: int, every: int, lr: float, momentum: float) -> None:
+        super().__init__(job.units, job.settings)
+        self.own = [Own(job, number, n) for number in range(n)]
+        self.every, self.lr, self.momentum = every, lr, momentum
+        self.v = [np.zeros(flat.padded) for flat in self.flats]
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        loss = sum(own.train_batch(x, y) for own in self.own)
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.average()
+        return loss
+
+    def average(self) -> None:
+        for i, (flat, *copies) in enumerate(zip(self.flats, *(own.flats for own in self.own), strict=True)):
+            delta = flat.master - np.mean([copy.master for copy in copies], axis=0)
+            self.v[i] = self.momentum * self.v[i] + delta
+            flat.master -= self.lr * (delta + self.momentum * self.v[i])
+            for copy in copies:
+                copy.master[...] = flat.master
+
+    def settle(self) -> None:
+        if self.steps % self.every:
+            self.average()
 
 
 # ---- experts that each rank fills on its own -------------------------------------------------------------------------
