@@ -52,12 +52,13 @@ class Size(NamedTuple):
         return self.steps * self.micro_batches * self.rows * self.positions
 
 
-def size_of(asked: Asked, steps: int) -> Size:
+def size_of(asked: Asked, steps: int, shorter: bool = True) -> Size:
     """A row more than ranks that share them, and an odd number of positions that is more than two to a context rank.
-    Sequence parallelism needs a multiple of t. A pipeline keeps its micro-batches, which its schedule needs."""
+    Sequence parallelism needs a multiple of t. A pipeline keeps its micro-batches, which its schedule needs. shorter:
+    whether sequences may be shorter than the run's."""
     o, at = asked.options, asked.layout
-    most = min(o.context, max(POSITIONS, 4 * at.cp + 1))
-    positions = most // at.tp * at.tp if asked.sequence_parallel else most - (most > at.cp and most % 2 == 0)
+    most = min(o.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else o.context
+    positions = most // at.tp * at.tp if asked.sequence_parallel else most - (shorter and most > at.cp and most % 2 == 0)
     return Size(steps, o.accumulate if at.pp > 1 or at.replicas else min(o.accumulate, 2), at.dp + 1, positions)
 
 
@@ -126,7 +127,7 @@ def gather(comm: Any, mine: Taken) -> Iterator[Taken]:
     about = mine.losses, mine.norms, [(name, piece, array.size) for name, piece, array in flat]
     everyone = comm.gather_object(about)
     if comm.rank > 0:
-        comm.send(np.concatenate([array for *_, array in flat]), 0)
+        comm.send(np.concatenate([np.empty(0), *(array for *_, array in flat)]), 0)
         return
     yield mine
     for source, (losses, norms, listed) in enumerate(everyone[1:], 1):

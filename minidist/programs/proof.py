@@ -13,46 +13,54 @@ from minidist.claims.proof import Proof, Size
 from minidist.claims.run import Asked
 from minidist.command import Job, declare
 from minidist.engine import Engine
+from minidist.memory import kernel
 from minidist.nn.precision import PRECISIONS
 from minidist.programs.serial import Serial, units_of
-from minidist.train import Driver
 
 
-def prove(comm: Any, job: Job, make: Callable[[Job, Any], Driver], serial: Serial) -> Proof | None:
-    """What is true of the run's numbers; None if nothing was asked for, or is trained. All ranks must call it. Nothing
-    that it makes is left at its end.
+def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) -> Proof | None:
+    """What is true of the run's numbers; None if no proof is wanted, or nothing is trained. All ranks must call it. At
+    its end nothing is left of what it has made.
 
-    make: the chapter's own layout. serial: its serial form."""
+    make: the chapter's own layout, of a job. serial: its serial form."""
     o = job.options
     begun = checkpoint.opened(o.load).state["steps"] if o.load else 0
     if o.prove is False or o.steps <= begun:
         return None
     asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
-    size = proofs.size_of(asked, serial.steps)
+    size = proofs.size_of(asked, serial.steps, serial.shorter)
     if o.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
-    small = shrunk(job, size, begun, serial.options)
+    with comm.phase(proofs.PHASE, closed=True):
+        made = compare(comm, job, shrunk(job, size, begun, serial.options), size, make, serial)
+    if job.began:  # --witness
+        kernel.forget_most()
+        job.began = kernel.pages()
+    return made
+
+
+def compare(comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial) -> Proof | None:
+    """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on other ranks."""
+    o = job.options
+
+    def loaded(driver: Any) -> Any:
+        if o.load:
+            checkpoint.load(o.load, driver.engine)
+        return driver
+
+    begun = small.options.steps - size.steps
     drawn = [
         job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
         for step in range(size.steps)
     ]
-    with comm.phase(proofs.PHASE, closed=True):
-        driver = make(small, comm)
-        if o.load:
-            checkpoint.load(o.load, driver.engine)
-        taken = proofs.take_steps(driver, drawn, serial.plain)
-        del driver
-        everyone = proofs.gather(comm, taken)
-        if comm.rank > 0:
-            return next(everyone, None)
-        engine = serial.make(replace(small, units=units_of(job)))
-        if o.load:
-            checkpoint.load(o.load, engine)
-        first = first_loss(engine, job)
-        alone = proofs.take_steps(engine, drawn, serial.plain)
-        made = proofs.compare(size, everyone, alone, job.layout, serial.plain)
-        made.first = first
-        return made
+    everyone = proofs.gather(comm, proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain))
+    if comm.rank > 0:
+        return next(everyone, None)
+    engine = loaded(serial.make(replace(small, units=units_of(job))))
+    first = first_loss(engine, job)
+    made = proofs.compare(size, everyone, proofs.take_steps(engine, drawn, serial.plain), job.layout, serial.plain)
+    made.first = first
+    return made
 
 
 def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
@@ -68,7 +76,7 @@ def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
         disk_capacity=None,
     )
     said = {"precision": "fp64", "batch": size.micro_batches * size.rows, "accumulate": size.micro_batches}
-    said |= {"steps": begun + size.steps, "save_every": None}
+    said |= {"steps": begun + size.steps, "save_every": None, "json": "-"}
     options = Namespace(**{**vars(job.options), **said, **other})
     layout, units = replace(job.layout, micro_batches=size.micro_batches), declare(options, len(job.corpus.vocabulary))
     return replace(job, options=options, settings=settings, layout=layout, units=units)
