@@ -60,9 +60,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
-    proving = argparse.BooleanOptionalAction
-    add("--prove", action=proving, help="first a few steps in float64, next to one process; default: if quick")
-    add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
+    add("--seed", type=at_least(0), metavar="N", default=0, help="of all that is drawn; --no-prove: train at once")
+    add("--prove", action=argparse.BooleanOptionalAction, help=argparse.SUPPRESS)
     files = made.add_argument_group("text and files")
     add = files.add_argument
     add("--data", type=path_name, metavar="FILE", help="a UTF-8 text; default: help pages of Python")

@@ -297,7 +297,8 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()
     comm.flush()
-    shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks, each.order) for each in servers.values()]
+    left = () if node.stopped else servers.values()
+    shards = [Held.of(each.chain, each.state, each.clocks, each.order) for each in left]
     log, ledger = worker.log if worker else None, comm.ledger
     everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
     return TrainedRun(plan, everyone) if everyone else None

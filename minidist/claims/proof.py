@@ -28,6 +28,7 @@ from minidist.nn.optim import clipping_factor
 Array = np.ndarray
 
 PHASE = "proof"
+GRADIENT = "gradient of "
 TOLERANCE = 1e-11  # relative, in float64: a sum in another order is off by about 1e-15
 FIRST_LOSS = {"mixed": 2e-3, "bf16": 2e-2, "fp32": 1e-5, "fp64": TOLERANCE}  # relative, by how the run computes
 MOST_RANKS = 64  # on which a proof is made unless it is asked for
@@ -57,8 +58,11 @@ def size_of(asked: Asked, steps: int, shorter: bool = True) -> Size:
     Sequence parallelism needs a multiple of t. A pipeline keeps its micro-batches, which its schedule needs. shorter:
     whether sequences may be shorter than the run's."""
     o, at = asked.options, asked.layout
-    most = min(o.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else o.context
-    positions = most // at.tp * at.tp if asked.sequence_parallel else most - (shorter and most > at.cp and most % 2 == 0)
+    positions = min(o.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else o.context
+    if asked.sequence_parallel:
+        positions -= positions % at.tp
+    elif shorter and positions > at.cp:
+        positions -= positions % 2 == 0
     return Size(steps, o.accumulate if at.pp > 1 or at.replicas else min(o.accumulate, 2), at.dp + 1, positions)
 
 
@@ -105,32 +109,32 @@ def take_steps(driver: Any, batches: Sequence[tuple[Array, Array]], gradients: b
         taken.losses.append(driver.train_batch(x, y))
         taken.norms.append(engine.norm)
         if gradients and len(taken.losses) == 1 and engine.settings.optimizer.moments:
-            scale = clipping_factor(engine.norm, engine.settings.clip)
-            note_pieces(taken, "gradient of ", engine, lambda flat: flat.moments[0] / scale)
+            note_pieces(taken, engine, GRADIENT, [flat.moments[0] for flat in engine.flats])
     engine.settle()
-    note_pieces(taken, "", engine, lambda flat: flat.master)
+    note_pieces(taken, engine, "", [flat.master for flat in engine.flats])
     return taken
 
 
-def note_pieces(taken: Taken, kind: str, engine: Any, of: Any) -> None:
-    """Note this rank's piece of an array of each Flat, by its parameters' names. A fresh optimizer's first moment is a
-    multiple of the gradient: so the gradient itself, which the engine has dropped, is not needed."""
-    for flat in engine.flats:
-        whole = of(flat)
+def note_pieces(taken: Taken, engine: Any, kind: str, arrays: Sequence[Array]) -> None:
+    """Note this rank's pieces of arrays of its Flats, by their parameters' names. The gradient itself is gone after the
+    update. But a fresh optimizer's first moment is a multiple of it, which clipping has made smaller."""
+    clipped = clipping_factor(engine.norm, engine.settings.clip) if kind else 1.0
+    for flat, array in zip(engine.flats, arrays, strict=True):
         for name, piece, at in pieces(flat, engine.piece(flat)):
-            taken.pieces.setdefault(kind + name, []).append((piece, np.array(whole[at])))
+            taken.pieces.setdefault(kind + name, []).append((piece, array[at] / clipped))
 
 
-def gather(comm: Any, mine: Taken) -> Iterator[Taken]:
-    """On rank 0, what each rank has taken, one after another; elsewhere nothing."""
-    flat = [(name, *each) for name, held in mine.pieces.items() for each in held]
-    about = mine.losses, mine.norms, [(name, piece, array.size) for name, piece, array in flat]
-    everyone = comm.gather_object(about)
-    if comm.rank > 0:
-        comm.send(np.concatenate([np.empty(0), *(array for *_, array in flat)]), 0)
-        return
+def send(comm: Any, taken: Taken) -> None:
+    """Send what this rank has taken to rank 0."""
+    flat = [(name, *each) for name, held in taken.pieces.items() for each in held]
+    comm.gather_object((taken.losses, taken.norms, [(name, piece, array.size) for name, piece, array in flat]))
+    comm.send(np.concatenate([np.empty(0), *(array for *_, array in flat)]), 0)
+
+
+def receive(comm: Any, mine: Taken) -> Iterator[Taken]:
+    """On rank 0: what each rank has taken, one after another."""
     yield mine
-    for source, (losses, norms, listed) in enumerate(everyone[1:], 1):
+    for source, (losses, norms, listed) in enumerate(comm.gather_object(None)[1:], 1):
         comm.recv(arrived := np.empty(sum(size for *_, size in listed)), source)
         taken, start = Taken(losses, norms), 0
         for name, piece, size in listed:
@@ -195,10 +199,10 @@ def compare(size: Size, everyone: Iterator[Taken], alone: Taken, at: Layout, one
     if one_norm:
         worst = [max((of[i] for of in norms), key=lambda norm: abs(norm - x)) for i, x in enumerate(alone.norms)]
         made.note("norms", [differs(f"step {i + 1}", worst[i], np.array(x)) for i, x in enumerate(alone.norms)])
-    lines = {}
+    lines: dict[str, str] = {}
     for name, array in truth.items():
         line = differs(name, found[name], array) if covered[name].all() else f"{name}: no rank holds all of it"
-        parameter = name.removeprefix("gradient of ")
+        parameter = name.removeprefix(GRADIENT)
         lines[parameter] = lines.get(parameter) or line
     made.note("parameters", list(lines.values()))
     return made
@@ -211,6 +215,7 @@ def whole(held: Sequence[tuple[Piece, Array]]) -> Array:
 
 
 # ---- in the report ---------------------------------------------------------------------------------------------------
+
 
 def proof_claims(proof: Proof | None, losses: Sequence[float], precision: str) -> list[Claim]:
     """What was compared, and the first loss of the run itself, in its own precision."""

@@ -9,9 +9,7 @@ from minidist.claims.run import Run
 from minidist.cli.tables import make_table, mark, number, say, show
 
 
-def print_report(
-    run: Run, claims: Sequence[Claim], closing: Callable[[Run], None], proof: Proof | None = None
-) -> None:
+def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None], proof: Proof | None = None) -> None:
     """Losses, what was proved, the claims, and what the paper prints for its own models (`closing`)."""
     print_summary(run)
     print_proof(proof)

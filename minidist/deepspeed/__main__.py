@@ -59,7 +59,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         job.settings.learning_rate = plan.schedule
     for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
         value = getattr(options, name)
-        words += [f"--{'no-' * (value is False)}{name.replace('_', '-')}", *([str(value)] * (value not in (True, False)))]
+        words.append(f"--{'no-' * (value is False)}{name.replace('_', '-')}")
+        words += [] if isinstance(value, bool) else [str(value)]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
     return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 

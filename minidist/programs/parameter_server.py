@@ -120,6 +120,7 @@ class Served:
     """Workers and servers as what takes steps: all at the first call, because workers are in different ones."""
 
     def __init__(self, comm: Comm, job: command.Job, plan: Plan) -> None:
+        divided(job.units, len(plan.servers))
         self.comm, self.job, self.plan = comm, job, replace(plan, options=job.options)
         self.engine = Whole(job, len(plan.servers))
         self.start, self.losses = self.engine.read(), list[float]()

@@ -129,7 +129,7 @@ def drained(options: Options) -> bool:
 
 
 def serial(job: Job) -> Serial:
-    """Without a flush, each stage's gradients are those of older weights: of versions that the papers give, by stage."""
+    """Without a flush, each stage's gradients are those of older weights: the papers say of which."""
     if SCHEDULES[job.layout.schedule].flushes:
         return PLAIN
 

@@ -39,7 +39,9 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
     return made
 
 
-def compare(comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial) -> Proof | None:
+def compare(
+    comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial
+) -> Proof | None:
     """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on other ranks."""
     o = job.options
 
@@ -53,12 +55,14 @@ def compare(comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, An
         job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
         for step in range(size.steps)
     ]
-    everyone = proofs.gather(comm, proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain))
+    taken = proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain)
     if comm.rank > 0:
-        return next(everyone, None)
+        proofs.send(comm, taken)
+        return None
     engine = loaded(serial.make(replace(small, units=units_of(job))))
     first = first_loss(engine, job)
-    made = proofs.compare(size, everyone, proofs.take_steps(engine, drawn, serial.plain), job.layout, serial.plain)
+    alone = proofs.take_steps(engine, drawn, serial.plain)
+    made = proofs.compare(size, proofs.receive(comm, taken), alone, job.layout, serial.plain)
     made.first = first
     return made
 
@@ -87,8 +91,8 @@ def first_loss(engine: Engine, job: Job) -> float:
     o = job.options
     x, y = job.corpus.batch(o.batch, o.context, key=(o.seed, engine.steps))
     total = 0.0
-    for i, part in enumerate(zip(*(np.split(tokens, o.accumulate) for tokens in (x, y)), strict=True)):
-        batch = engine.share_of(*part, key=(o.seed, engine.steps, i))
+    for i, (of_x, of_y) in enumerate(zip(np.split(x, o.accumulate), np.split(y, o.accumulate), strict=True)):
+        batch = engine.share_of(of_x, of_y, key=(o.seed, engine.steps, i))
         loss, _ = engine.run(engine.segments, batch.tokens, batch, keep=False)
         total += (float(loss) + sum(batch.losses)) / o.accumulate
     return total

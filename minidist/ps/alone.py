@@ -32,16 +32,16 @@ class Alone(Engine):
         self.accrued = [np.zeros(plan.size) for _ in plan.workers]  # gradients that a filter has kept back
         self.losses = np.zeros(plan.options.steps - plan.first_step)
         self.corpus, self.taken = job.corpus, 0
-        self.ranges = [[state[each.keys] for state in self.read()] for each in plan.ranges]  # [weights, *moments]
-        self.history = [[weights.copy()] for weights, *_ in self.ranges]  # by range: after each update
-
-    def read(self) -> list[Array]:
-        """[weights, *moments] of all keys, in the order of the Flats."""
-        return [np.concatenate(row) for row in zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)]
+        self.ranges: list[list[Array]] = []  # [weights, *moments] of each
+        self.history: list[list[Array]] = []  # of each range, its weights after each update
 
     def train_batch(self, x: Array, y: Array) -> float:
         """The loss of the next step. All are taken at the first call, because workers are in different ones."""
         if not self.taken:
+            states = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)  # each of all keys
+            whole = [np.concatenate(state) for state in states]
+            self.ranges = [[state[each.keys] for state in whole] for each in self.plan.ranges]
+            self.history = [[weights.copy()] for weights, *_ in self.ranges]
             self.train_in_step() if self.plan.aggregate else self.train_in_order(self.outcome)
             self.write()
         self.taken += 1
@@ -54,7 +54,7 @@ class Alone(Engine):
         first = sum(sizes[: self.worker])
         return range(first, first + sizes[self.worker])
 
-    # ---- a worker -----------------------------------------------------------------------------------------------------
+    # ---- a worker ---------------------------------------------------------------------------------------------------
 
     def push_of(self, worker: int, clock: int, weights: Array) -> Pushed:
         """A worker's push of an iteration, from the weights that it has read."""
@@ -88,7 +88,7 @@ class Alone(Engine):
         total[passed] = 0
         return share, np.where(passed, values, 0)
 
-    # ---- a server -----------------------------------------------------------------------------------------------------
+    # ---- a server ---------------------------------------------------------------------------------------------------
 
     def update_range(self, i: int, gradient: Array, scale: float, lr: float, step: int) -> None:
         weights, *moments = self.ranges[i]

@@ -1,28 +1,54 @@
-"""What tests/test_proofs.py runs on ranks: the proofs of command lines, without their trainings."""
+"""What tests/test_proofs.py runs on ranks: the proof of a command line, without the training that would follow."""
 
-import contextlib
 import shlex
-from functools import cache
+from contextlib import nullcontext
 from typing import Any
-from unittest import mock
 
-from minidist import data
+from minidist.claims.proof import Proof
 from minidist.mpi.comm import Comm
+from minidist.parameter_server import consistent
+from minidist.programs import parameter_server
 from minidist.programs.chapter import find
+from minidist.programs.proof import prove
+from minidist.ps.report import trainings
 
 
-def proved(comm: Comm, line: str) -> dict[str, Any]:
-    """What the proof of a command line says, on rank 0; and what this rank still holds of it."""
+def proof_of(comm: Comm, line: str, made: list[Any] | None = None) -> Proof | None:
+    """On rank 0, what the proof says. made: filled with the engines' pools."""
     name, *options = shlex.split(line)
     chapter = find(name)
-    job = chapter.prepared(options, comm)
-    held = []
+    prepared = chapter.prepared(options, comm)
+    if name == "parameter_server":
+        job, plan = prepared
+        return parameter_server.prove_servers(comm, job, consistent(plan, *trainings(plan.options)[0]))
 
     def make(small: Any, comm: Any) -> Any:
         driver = chapter.make(small, comm)
-        held.extend(driver.engine.pools)
+        if made is not None:
+            made.extend(driver.engine.pools)
         return driver
 
-    with job.reserved or contextlib.nullcontext(), mock.patch.object(chapter, "make", make):
-        pass
-    return {}
+    with prepared.reserved or nullcontext():
+        return prove(comm, prepared, make, chapter.serial(prepared))
+
+
+def in_words(proof: Proof | None) -> Any:
+    """What a test looks at."""
+    assert proof
+    return {"differs": proof.differs, "agree": proof.agree, "left out": proof.left_out}
+
+
+def prove_all(comm: Comm, lines: list[str]) -> dict[str, Any]:
+    """On rank 0, what the proof of each line says."""
+    found = {line: proof_of(comm, line) for line in lines}
+    comm.ledger.check_requests()
+    phases = {phase for (kind, phase, *_) in comm.ledger.ever() if kind == "payload"}
+    assert phases <= {"proof"}, phases
+    return {line: in_words(proof) for line, proof in found.items()} if comm.rank == 0 else {}
+
+
+def left_behind(comm: Comm, line: str) -> list[dict[str, int]]:
+    """What this rank's pools of the proof still hold when it is over, without a collection of cycles."""
+    pools: list[Any] = []
+    proof_of(comm, line, pools)
+    return [{kind: nbytes for kind, nbytes in pool.held.items() if nbytes} for pool in pools]
