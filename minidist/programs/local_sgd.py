@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist import UsageError, command, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.proof import PHASE
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
@@ -37,7 +38,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 def count(job: command.Job, engine: Any) -> dict[str, int]:
     """Bytes that this rank sent in all steps together: in most steps it sends nothing."""
     ever = engine.comm.ledger.ever().items()
-    return {"sent": sum(n for (kind, *_, unit), n in ever if (kind, unit) == ("payload", "bytes"))}
+    steps = {key: n for key, n in ever if key[1] != PHASE}
+    return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
 
 
 def claims(run: Run) -> list[Claim]:
