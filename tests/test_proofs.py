@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alone import train_alone
 from jobs import proofs as jobs
-from minidist import UsageError, data
+from minidist import data, ring
+from minidist.checkpoints.pieces import Piece, whole_piece
 from minidist.claims import proof
-from minidist.claims.audit import SMALL, fill_line, list_lines
+from minidist.claims.audit import fill_line, list_lines
 from minidist.claims.proof import Proof, Size, Taken, proof_claims
 from minidist.claims.run import Asked
+from minidist.data_parallel import DataParallel
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
 from minidist.launch.launcher import launch
 from minidist.layout import Layout
+from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
 from sampling import shard_of_this_run
 
@@ -124,3 +128,183 @@ def test_and_over_mpi(n: int) -> None:
     assert found.keys() == {*lines}
     for of_line in found.values():
         check(of_line)
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+SMALL_ZERO = "--steps 2 --layers 1 --width 12 --heads 2 --context 8 --batch 8 --prove"
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (4, "4 times as large: off by exactly 4 = dp: a sum that should be a mean?"),
+        (0.25, "0.25 times as large: off by exactly 1/4 = 1/dp: a mean that should be a sum, or a part that"),
+        (-1, "-1 times as large: the sign is wrong"),
+        (1.01, "1.01 times as large: a factor that is made of no axis: other tokens, or another scale of the loss?"),
+    ],
+)
+def test_a_difference_names_parameter_and_factor(factor: float, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    summed = DataParallel.summed
+
+    def scaled(self: Any, comm: Any, gradient: Any) -> Any:
+        total = summed(self, comm, gradient)
+        total *= factor
+        return total
+
+    monkeypatch.setattr(DataParallel, "summed", scaled)
+    found = on_threads(4, f"data_parallel {SMALL_ZERO}")
+    assert found["differs"]["parameters"].startswith(f"gradient of wte.weight: {says}")
+    assert found["agree"]["parameters"] == (16, 0)
+    assert found["differs"]["norms"].startswith(f"step {1 + (factor < 0)}: ")
+
+
+def test_one_rank_with_another_copy_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh = DataParallel.refresh
+
+    def once(self: Any, flat: Any) -> None:
+        if self.comm.rank == 2 and self.updates == 1 and flat.name == "head":
+            flat.master[3] += 1e-6
+        refresh(self, flat)
+
+    monkeypatch.setattr(DataParallel, "refresh", once)
+    found = on_threads(4, f"data_parallel {SMALL_ZERO}")
+    assert found["agree"] == {"losses": (2, 2), "norms": (2, 2), "parameters": (16, 15)}
+    assert found["differs"]["parameters"].startswith("head.norm.weight: differs by ")
+
+
+def test_pieces_are_laid_over_the_truth() -> None:
+    """Of copies the worst stays, also if it is not a number; what no rank holds is not covered."""
+    truth, covered = np.arange(6.0), np.zeros(6, bool)
+    found = truth.copy()
+    for start, held in ((0, [0.0, 1.5, 2.0]), (0, [0.0, 1.0, 2.0]), (2, [np.nan, 3.0]), (2, [2.0, 3.0])):
+        piece = Piece((6,), 0, ((0, 6),), start, start + len(held))
+        proof.lay_over(found, covered, truth, piece, np.array(held))
+    np.testing.assert_array_equal(found, [0, 1.5, np.nan, 3, 4, 5])
+    np.testing.assert_array_equal(covered, [True] * 4 + [False] * 2)
+
+
+def test_what_no_rank_holds_differs() -> None:
+    size, whole = Size(1, 1, 2, 3), whole_piece((4,))
+    alone = Taken([1.0], [2.0], {"a": [(whole, np.ones(4))]})
+    part = Taken([1.0], [2.0], {"a": [(whole._replace(stop=3), np.ones(3))]})
+    made = proof.compare(size, iter([part]), alone, Layout(), one_norm=True)
+    assert made.differs == {"parameters": "a: no rank holds all of it"}
+    assert made.agree == {"losses": (1, 1), "norms": (1, 1), "parameters": (1, 0)}
+
+
+def test_the_first_loss_of_the_run_is_as_close_as_its_precision_allows() -> None:
+    made = Proof(Size(2, 1, 2, 3), first=4.0)
+    for precision, off in proof.FIRST_LOSS.items():
+        for factor, holds in ((1 + off / 2, True), (1 + 2 * off, False), (1 - 2 * off, False), (np.nan, False)):
+            [claim] = proof_claims(made, [4.0 * factor], precision)
+            assert claim.holds == holds, (precision, factor)
+
+
+# ---- when there is none ----------------------------------------------------------------------------------------------
+
+
+def asked(line: str, ranks: int) -> Any:
+    name, *options = line.split()
+    job = find(name).job(options, ranks)
+    return job, Asked(name, job.options, job.layout, len(job.corpus.vocabulary))
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "why"),
+    [
+        ("zero3 --layers 1 --width 16 --batch 64", 64, ""),
+        ("zero3 --batch 65", 65, "65 ranks are more than 64"),
+        ("zero3 --layers 8 --width 256", 2, "it would take about 2 s"),
+        ("zero3 --batch 4096", 2, "it would take about 8 s"),
+        ("parallel3d --pp 2 --cp 2 --tp 2 --experts 8", 8, ""),
+    ],
+)
+def test_what_is_left_out(line: str, ranks: int, why: str) -> None:
+    job, of = asked(line, ranks)
+    assert proof.why_left_out(of, size_of(of, job)) == why
+
+
+def size_of(of: Asked, job: Any) -> Size:
+    serial = find(of.chapter).serial(job)
+    return proof.size_of(of, serial.steps, serial.micro_batches, serial.shorter)
+
+
+@pytest.mark.parametrize("name", [name for name, chapter in TRAINING.items() if chapter.pooled])
+def test_default_runs_are_proved(name: str) -> None:
+    job, of = asked(name, 4)
+    assert proof.why_left_out(of, size_of(of, job)) == ""
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], options: str, ranks: int = 2) -> list[str]:
+    """The lines about a proof that a whole run prints."""
+
+    def be_rank(comm: Comm) -> int:
+        chapter = find("zero1")
+        status: int = chapter.work(
+            comm, chapter.job(f"{SMALL_ZERO.removesuffix('--prove')} {options}".split(), comm.size)
+        )
+        return status
+
+    assert set(run_threads(be_rank, ranks, Rules("eager"))) == {0}
+    return [line for line in capsys.readouterr().out.splitlines() if "proved" in line or "proof" in line]
+
+
+def test_on_the_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = lines_of(capsys, "")
+    assert found[0] == "proved          2 steps of 3 x 7 characters, in float64 and in one process"
+    assert [line.split()[3] for line in found[1:]] == ["losses", "norms", "parameters", "first"]
+    assert all(line.endswith("✓") for line in found[1:])
+    assert lines_of(capsys, "--no-prove") == []
+    assert lines_of(capsys, "--steps 0 --prove") == []
+    monkeypatch.setattr(proof, "MOST_RANKS", 1)
+    assert lines_of(capsys, "") == ["not proved      2 ranks are more than 1: use --prove"]
+    assert len(lines_of(capsys, "--prove")) == 5
+
+
+# ---- and that nothing else changes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zero3 --persist 20 --ahead 500",
+        "fsdp --experts 8 --cp 2 --forward-prefetch",
+        "offload --zero 3 --parameters host --delayed-update 0",
+        "infinity",
+        "zero_r",
+        "tensor_parallel --sequence-parallel",
+        "expert_parallel --capacity 1.25 --recompute full",
+        "pipeline --schedule zb-h1",
+        "pipeline --schedule pipedream",
+        "parallel3d --pp 2 --cp 2 --tp 1",
+    ],
+)
+def test_its_memory_is_gone(line: str) -> None:
+    """Without a collection of cycles: there are none."""
+    gc.collect()
+    gc.disable()
+    try:
+        left = run_threads(partial(jobs.left_behind, line=f"{line} {USUAL}"), 4, Rules("eager"))
+    finally:
+        gc.enable()
+    assert left == [[{}] * len(left[0])] * 4
+
+
+def test_a_loaded_checkpoint(tmp_path: Path) -> None:
+    """It goes on from the same state as one process that has loaded the same file."""
+    file, options = tmp_path / "model.safetensors", "--layers 2 --width 12 --heads 2 --context 8 --batch 8"
+    assert train_alone(*f"--steps 3 {options} --export {file}".split()) == 0
+    for line in ("zero3", "offload --delayed-update 0", "pipeline", "parameter_server --precision fp32"):
+        check(on_threads(2, f"{line} --steps 9 {options} --load {file} --prove"))
+
+
+def test_phases_inside_a_closed_one_have_its_name() -> None:
+    def be_rank(comm: Comm) -> dict[str, Any]:
+        with comm.phase("outside", closed=True), comm.phase("inside"):
+            ring.all_reduce(comm, np.ones(2))
+        with comm.phase("after"):
+            ring.all_reduce(comm, np.ones(2))
+        return comm.ledger.by_phase()
+
+    assert run_threads(be_rank, 2, Rules("eager"))[0].keys() == {"outside", "after"}

@@ -53,32 +53,37 @@ class Size(NamedTuple):
         return self.steps * self.micro_batches * self.rows * self.positions
 
 
-def size_of(asked: Asked, steps: int, shorter: bool = True) -> Size:
-    """A row more than ranks that share them, and an odd number of positions that is more than two to a context rank.
-    Sequence parallelism needs a multiple of t. A pipeline keeps its micro-batches, which its schedule needs. shorter:
-    whether sequences may be shorter than the run's."""
+def size_of(asked: Asked, steps: int, micro_batches: int | None, shorter: bool) -> Size:
+    """A row more than ranks that share them, and an odd number of positions, more than two to a context rank. With
+    sequence parallelism it must be a multiple of t. micro_batches: None: two, if there are several. shorter: whether
+    sequences may be shorter than the run's."""
     o, at = asked.options, asked.layout
     positions = min(o.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else o.context
     if asked.sequence_parallel:
         positions -= positions % at.tp
     elif shorter and positions > at.cp:
         positions -= positions % 2 == 0
-    return Size(steps, o.accumulate if at.pp > 1 or at.replicas else min(o.accumulate, 2), at.dp + 1, positions)
+    return Size(steps, micro_batches or min(o.accumulate, 2), at.dp + 1, positions)
 
 
-# Seconds on one core that other programs leave alone, measured once: they need only be right within a factor of two.
-A_UNIT = 1.5e-3  # forward and backward of a unit: Python's part, whatever the size
-A_FLOP = 4e-10
-A_STATE = 6e-8  # to draw, update, send and compare a parameter
+# Seconds on a core that other programs leave alone, as measured once: they need only be right within a factor of two.
+A_FLOP = 7e-11
+A_UNIT = 1.3e-3  # forward and backward of a small unit; an expert adds half of that
+A_STATE = 3e-8  # to draw, update, send and compare a parameter
+A_RANGE = 1.5e-3  # of keys: a parameter server's messages with one worker in one iteration
 
 
 def seconds(asked: Asked, size: Size) -> float:
-    """About how long a proof takes: rank 0 works alone, then ranks work on their shares, two at a time."""
+    """About how long a proof takes: rank 0 works alone; ranks share their work, and two of them work at a time."""
     o, at, model = asked.options, asked.layout, asked.model
-    work = 6 * model.active() * (size.tokens + o.batch * o.context / 3)  # 1/3: the first loss needs no backward
-    calls = (o.layers + 2) * size.steps * size.micro_batches
-    shared = at.ranks * (1 if at.pp == 1 else 1 / at.pp) / 2
-    return A_FLOP * 2 * work + A_UNIT * calls * (1 + shared) + A_STATE * model.parameters() * (2 + asked.ranks)
+    flops = 6 * model.active() * size.tokens * 3 / 2 + 2 * model.active() * o.batch * o.context  # the first loss
+    units, experts = (o.layers + 2) * size.steps * size.micro_batches, model.experts / 2
+    found = A_FLOP * flops + A_UNIT * units * (1 + experts + at.ranks / at.pp / 2 * (1 + experts / at.ep))
+    if asked.chapter == "parameter_server":
+        k = at.servers or at.ranks
+        ranges = o.layers + 2 + k * (o.virtual if o.placement == "hash" else 1)
+        found += A_RANGE * ranges * at.dp * size.steps
+    return found + A_STATE * model.parameters() * (2 + at.ranks)
 
 
 def why_left_out(asked: Asked, size: Size) -> str:

@@ -21,11 +21,11 @@ from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
-from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, fit
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, few_micro_batches, fit
 from minidist.pp.needs import needs
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
-from minidist.programs.serial import PLAIN, Delayed, Serial
+from minidist.programs.serial import Delayed, Serial
 
 
 def stage_workers(text: str) -> tuple[int, ...] | str:
@@ -130,8 +130,9 @@ def drained(options: Options) -> bool:
 
 def serial(job: Job) -> Serial:
     """Without a flush, each stage's gradients are those of older weights: the papers say of which."""
+    few = few_micro_batches(job.layout)
     if SCHEDULES[job.layout.schedule].flushes:
-        return PLAIN
+        return Serial(micro_batches=few)
 
     def make(small: Job) -> Delayed:
         at, workers = small.layout, small.layout.replicas or (1,) * small.layout.pp
@@ -143,7 +144,7 @@ def serial(job: Job) -> Serial:
 
         return Delayed(small.units, small.settings, version)
 
-    return Serial(make, steps=2 + -(-job.layout.pp // job.layout.micro_batches), plain=False)
+    return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
 
 
 def claims(run: Run) -> list[Claim]:

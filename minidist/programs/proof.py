@@ -28,7 +28,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
     if o.prove is False or o.steps <= begun:
         return None
     asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
-    size = proofs.size_of(asked, serial.steps, serial.shorter)
+    size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
     if o.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
     with comm.phase(proofs.PHASE, closed=True):
@@ -69,11 +69,11 @@ def compare(
 
 def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
     """The same run in float64, with a small batch, few steps, and memories without limits. Its learning rate is
-    moderate, and another one at each update."""
+    moderate, and changes with each update."""
     settings = replace(
         job.settings,
         precision=PRECISIONS["fp64"],
-        learning_rate=lambda update: 1e-3 / (1 + update - begun),
+        learning_rate=lambda update: 1e-3 * (1 + update % 3),
         accumulate=size.micro_batches,
         capacity=None,
         host_capacity=None,

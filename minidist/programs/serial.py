@@ -29,6 +29,7 @@ class Serial:
     make: Callable[[Job], Engine] = lambda job: Engine(job.units, job.settings)
     steps: int = 2  # until all that the chapter does has been done
     plain: bool = True  # whether every gradient is that of the newest weights: then gradients are compared, too
+    micro_batches: int | None = None  # in a step; None: two, or one if the run has one
     shorter: bool = True  # whether its sequences may be shorter than the run's
     options: Mapping[str, Any] = field(default_factory=dict)  # that bring it to do so in these steps
 

@@ -2,6 +2,7 @@
 
 import shlex
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from minidist.claims.proof import Proof
@@ -20,6 +21,8 @@ def proof_of(comm: Comm, line: str, made: list[Any] | None = None) -> Proof | No
     prepared = chapter.prepared(options, comm)
     if name == "parameter_server":
         job, plan = prepared
+        whole = parameter_server.Whole(job, len(plan.servers))
+        plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
         return parameter_server.prove_servers(comm, job, consistent(plan, *trainings(plan.options)[0]))
 
     def make(small: Any, comm: Any) -> Any:
