@@ -89,9 +89,9 @@ def seconds(asked: Asked, size: Size) -> float:
 def why_left_out(asked: Asked, size: Size) -> str:
     """Why a run is not proved unless it is asked for; "" if it is."""
     if asked.ranks > MOST_RANKS:
-        return f"{asked.ranks} ranks are more than {MOST_RANKS}"
+        return f"{asked.ranks} ranks are more than {MOST_RANKS}: use --prove"
     if (takes := seconds(asked, size)) > MOST_SECONDS:
-        return f"it would take about {takes:.0f} s"
+        return f"it would take about {takes:.0f} s: use --prove"
     return ""
 
 
@@ -239,7 +239,7 @@ def proof_claims(proof: Proof | None, losses: Sequence[float], precision: str) -
 def print_proof(proof: Proof | None) -> None:
     """A line that says what was proved, or why nothing was."""
     if proof and proof.left_out:
-        print(f"not proved      {proof.left_out}: use --prove")
+        print(f"not proved      {proof.left_out}")
     elif proof and not proof.differs:
         steps, m, rows, positions = proof.size
         print(f"proved          {steps} steps of {m * rows} x {positions} characters, in float64 and in one process")

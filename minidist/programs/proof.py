@@ -42,7 +42,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
 def compare(
     comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial
 ) -> Proof | None:
-    """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on other ranks."""
+    """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on the other ranks."""
     o = job.options
 
     def loaded(driver: Any) -> Any:
@@ -55,11 +55,15 @@ def compare(
         job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
         for step in range(size.steps)
     ]
-    taken = proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain)
+    try:
+        taken = proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain)
+    except OverflowError as error:  # on every rank: a checkpoint's weights are not finite
+        return Proof(size, str(error))
     if comm.rank > 0:
         proofs.send(comm, taken)
         return None
-    engine = loaded(serial.make(replace(small, units=units_of(job))))
+    keeps_all = replace(small.settings, recompute="none")
+    engine = loaded(serial.make(replace(small, units=units_of(job), settings=keeps_all)))
     first = first_loss(engine, job)
     alone = proofs.take_steps(engine, drawn, serial.plain)
     made = proofs.compare(size, proofs.receive(comm, taken), alone, job.layout, serial.plain)
