@@ -158,7 +158,25 @@ def test_a_difference_names_parameter_and_factor(factor: float, says: str, monke
     found = on_threads(4, f"data_parallel {SMALL_ZERO}")
     assert found["differs"]["parameters"].startswith(f"gradient of wte.weight: {says}")
     assert found["agree"]["parameters"] == (16, 0)
-    assert found["differs"]["norms"].startswith(f"step {1 + (factor < 0)}: ")
+    assert found["differs"]["norms"].startswith("from step 2 on" if factor < 0 else "step 1: ")
+
+
+def test_a_gradient_that_differs_is_named_before_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a wrong update all parameters differ, and none of them by a factor."""
+    reduce = DataParallel.reduce
+
+    def twice(self: Any, flat: Any) -> None:
+        reduce(self, flat)
+        if flat.name == "block0":
+            flat.grad *= 2
+
+    monkeypatch.setattr(DataParallel, "reduce", twice)
+    found = on_threads(2, f"data_parallel {SMALL_ZERO}")
+    assert found["agree"]["parameters"] == (16, 0)
+    assert found["differs"]["parameters"].startswith(
+        "gradient of block1.qkv.weight: 2 times as large: off by exactly 2"
+    )
+    assert found["differs"]["losses"] == "from step 2 on"
 
 
 def test_one_rank_with_another_copy_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

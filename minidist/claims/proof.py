@@ -175,7 +175,7 @@ class Proof:
 
     def note(self, what: str, lines: Sequence[str]) -> None:
         """lines: for each thing that was compared, how it differs, or ""."""
-        told = [line.strip() for line in lines if line]
+        told = [line for line in lines if line]
         self.agree[what] = (len(lines), len(lines) - len(told))
         if told:
             self.differs[what] = told[0]
@@ -189,7 +189,7 @@ def compare(size: Size, everyone: Iterator[Taken], alone: Taken, at: Layout, one
     losses, norms = np.zeros(size.steps), []
     for taken in everyone:
         losses += taken.losses
-        norms.append(np.array(taken.norms))
+        norms.append(taken.norms)
         for name, held in taken.pieces.items():
             for piece, array in held if name in truth else ():
                 lay_over(found[name], covered[name], truth[name], piece, array)
@@ -197,19 +197,24 @@ def compare(size: Size, everyone: Iterator[Taken], alone: Taken, at: Layout, one
     axes |= {"micro-batches": size.micro_batches} if size.micro_batches > 1 else {}
 
     def differs(name: str, one: Array, other: Array) -> str:
-        return tell(name, {name: one}, {name: other}, axes, {}, TOLERANCE)
+        return tell(name, {name: one}, {name: other}, axes, {}, TOLERANCE).strip()
+
+    def of_steps(found: Sequence[float], truth: Sequence[float]) -> list[str]:
+        """Only the first step's factor says something: later ones come after a wrong update."""
+        lines = [differs("step 1", np.array(x), np.array(y)) for x, y in zip(found, truth, strict=True)]
+        return [line and (line if i == 0 else f"from step {i + 1} on") for i, line in enumerate(lines)]
 
     made = Proof(size)
-    made.note("losses", [differs(f"step {i + 1}", losses[i], np.array(x)) for i, x in enumerate(alone.losses)])
+    made.note("losses", of_steps(losses.tolist(), alone.losses))
     if one_norm:
-        worst = [max((of[i] for of in norms), key=lambda norm: abs(norm - x)) for i, x in enumerate(alone.norms)]
-        made.note("norms", [differs(f"step {i + 1}", worst[i], np.array(x)) for i, x in enumerate(alone.norms)])
+        worst = [max(of_step, key=lambda norm: abs(norm - x)) for *of_step, x in zip(*norms, alone.norms, strict=True)]
+        made.note("norms", of_steps(worst, alone.norms))
     lines: dict[str, str] = {}
     for name, array in truth.items():
         line = differs(name, found[name], array) if covered[name].all() else f"{name}: no rank holds all of it"
         parameter = name.removeprefix(GRADIENT)
         lines[parameter] = lines.get(parameter) or line
-    made.note("parameters", list(lines.values()))
+    made.note("parameters", sorted(lines.values(), key=lambda line: not line.startswith(GRADIENT)))
     return made
 
 
