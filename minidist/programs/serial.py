@@ -118,7 +118,7 @@ class Averaged(Engine):
 
 @dataclass(frozen=True)
 class Apart(Mixture):
-    """All tokens of a micro-batch, of which each rank's fill the experts on their own, up to a common capacity."""
+    """All tokens of a micro-batch. Each rank's tokens fill the experts on their own, up to a common capacity."""
 
     groups: Callable[[int, int], list[Array]] = field(kw_only=True)  # rows, positions: the tokens of each rank
     hosts: int = field(kw_only=True, default=1)  # of the experts
