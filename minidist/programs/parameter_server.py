@@ -15,11 +15,11 @@ from minidist.programs.chapter import Program
 from minidist.programs.proof import prove
 from minidist.programs.serial import Serial
 from minidist.ps import report
-from minidist.ps.alone import Alone
 from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import TrainedRun
 from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
+from minidist.ps.replay import Replay
 
 CONSISTENCIES = ("bsp", "ssp", "async")
 
@@ -146,10 +146,10 @@ def prove_servers(comm: Comm, job: command.Job, plan: Plan) -> Proof | None:
         made.append(Served(comm, small, plan))
         return made[0]
 
-    def alone(small: command.Job) -> Alone:
+    def alone(small: command.Job) -> Replay:
         [served] = made
         assert served.outcome
-        return Alone(small, served.plan, served.outcome)
+        return Replay(small, served.plan, served.outcome)
 
     return prove(comm, job, make, Serial(alone, 3 * plan.options.local_steps, plain=False, shorter=False))
 

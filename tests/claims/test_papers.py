@@ -96,5 +96,5 @@ def test_bad_input_is_one_line(line: list[str], said: str) -> None:
 
 def test_a_chapter_that_fails_is_one_line() -> None:
     job = counted.Job(1, "zero1 --layers 0", [])
-    with pytest.raises(UsageError, match=r"mpirun -n 1 python -m minidist.zero1 --layers 0 --no-prove: minidist: error: .*layers"):
+    with pytest.raises(UsageError, match=r"mpirun -n 1 .*zero1 --layers 0 --no-prove: minidist: error: .*layers"):
         counted.run(job)

@@ -21,7 +21,7 @@ from minidist.ps.plan import Plan, divided
 Pushed = tuple[float, Array]  # a worker's share of the batch, and what it pushes of all keys
 
 
-class Alone(Engine):
+class Replay(Engine):
     """Serial training of workers' iterations."""
 
     def __init__(self, job: Job, plan: Plan, outcome: TrainedRun) -> None:
@@ -121,7 +121,8 @@ class Alone(Engine):
             for worker, log in enumerate(outcome.logs):
                 clock = clocks[worker]
                 seen: Mapping[int, int] = log.seen.get(clock, {})
-                if clock == plan.iterations or any(len(self.history[i]) <= made for i, made in seen.items()):
+                here = [made < len(self.history[i]) for i, made in seen.items()]
+                if clock == plan.iterations or not all(here) or len(here) < len(plan.ranges):
                     continue
                 weights = np.concatenate([self.history[i][seen[i]] for i in range(len(plan.ranges))])
                 pushes[worker, clock] = self.push_of(worker, clock, weights)
