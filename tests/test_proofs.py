@@ -280,6 +280,11 @@ def test_on_the_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert len(lines_of(capsys, "--prove")) == 5
 
 
+def test_its_pools_have_no_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    """The run fits into 80 KB of each device. The states of its proof, in float64, take 78 of them."""
+    assert len(lines_of(capsys, "--device-memory 80KB")) == 5
+
+
 # ---- and that nothing else changes -----------------------------------------------------------------------------------
 
 
