@@ -9,11 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist import UsageError, checkpoint, data, how_to_install
 from minidist.checkpoints.convert import FORMS, check_beside
-from minidist.claims.proof import Proof
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.engine import Settings
@@ -29,6 +28,9 @@ from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
+
+if TYPE_CHECKING:  # an algorithm that needs a Job loads no claim
+    from minidist.claims.proof import Proof
 
 Options = argparse.Namespace
 LONGEST_SAMPLE = 100_000  # characters: a minute or two of a small model
@@ -114,7 +116,7 @@ class Job:
     layout: Layout
     reserved: Any = None  # what only this rank uses: ZeRO-Infinity's folder
     began: Pages | None = None  # the process's memory when --witness began to trace
-    proof: Proof | None = None  # that its numbers are those of one process
+    proof: "Proof | None" = None  # that its numbers are those of one process
 
 
 def prepare(
