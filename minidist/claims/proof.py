@@ -12,6 +12,7 @@ and of copies that differ the worst counts. All this is one phase, `proof`, outs
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ TOLERANCE = 1e-11  # relative, in float64: a sum in another order is off by abou
 FIRST_LOSS = {"mixed": 5e-4, "bf16": 5e-3, "fp32": 1e-5, "fp64": TOLERANCE}
 MOST_RANKS = 64  # on which a proof is made unless it is asked for
 MOST_SECONDS = 1.0  # likewise, by the formula below
+NAP = 5e-4  # seconds between two looks
 POSITIONS = 13  # of a sequence, at least; an odd number, so that ranks have unequal shares
 
 
@@ -131,16 +133,21 @@ def note_pieces(taken: Taken, engine: Any, kind: str, arrays: Sequence[Array]) -
 
 
 def send(comm: Any, taken: Taken) -> None:
-    """Send what this rank has taken to rank 0."""
+    """Send what this rank has taken to rank 0, when it asks. Until then sleep: rank 0 works, and needs the core."""
+    while comm.probe() is None:
+        time.sleep(NAP)
+    comm.recv(np.empty(0), 0)
     flat = [(name, *each) for name, held in taken.pieces.items() for each in held]
-    comm.gather_object((taken.losses, taken.norms, [(name, piece, array.size) for name, piece, array in flat]))
+    comm.send_object((taken.losses, taken.norms, [(name, piece, array.size) for name, piece, array in flat]), 0)
     comm.send(np.concatenate([np.empty(0), *(array for *_, array in flat)]), 0)
 
 
 def receive(comm: Any, mine: Taken) -> Iterator[Taken]:
     """On rank 0: what each rank has taken, one after another."""
     yield mine
-    for source, (losses, norms, listed) in enumerate(comm.gather_object(None)[1:], 1):
+    for source in range(1, comm.size):
+        comm.send(np.empty(0), source)
+        losses, norms, listed = comm.recv_object(source)
         comm.recv(arrived := np.empty(sum(size for *_, size in listed)), source)
         taken, start = Taken(losses, norms), 0
         for name, piece, size in listed:
