@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist import UsageError, checkpoint, data, how_to_install, unix
 from minidist.checkpoints.convert import FORMS, check_beside
@@ -28,6 +28,9 @@ from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
+
+if TYPE_CHECKING:  # an algorithm that needs a Job loads no claim
+    from minidist.claims.proof import Proof
 
 Options = argparse.Namespace
 LONGEST_SAMPLE = 100_000  # characters: a minute or two of a small model
@@ -61,7 +64,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
-    add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
+    add("--seed", type=at_least(0), metavar="N", default=0, help="of all that is drawn; --no-prove: train at once")
+    add("--prove", action=argparse.BooleanOptionalAction, help=argparse.SUPPRESS)
     files = made.add_argument_group("text and files")
     add = files.add_argument
     add(
@@ -120,6 +124,7 @@ class Job:
     layout: Layout
     reserved: Any = None  # what only this rank uses: ZeRO-Infinity's folder
     began: Pages | None = None  # the process's memory when --witness began to trace
+    proof: "Proof | None" = None  # that its numbers are those of one process
 
 
 def prepare(

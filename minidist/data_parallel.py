@@ -18,7 +18,7 @@ no matter how many ranks there are. ZeRO sets out to divide these bytes among th
 """
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from weakref import proxy
 
 import numpy as np
 
@@ -69,7 +69,8 @@ class DataParallel(Engine):
         n, everything = ranks.size, sum(flat.padded for flat in self.flats if flat.comm is ranks)
         size = min(max(elements, n) // n * n, everything)
         room = self.device.empty("bucket", size, self.precision.stored)
-        return ConstantBuffer(room, n, partial(self.summed, ranks))
+        me = proxy(self)  # in a cycle an engine would outlive its last user
+        return ConstantBuffer(room, n, lambda gradient: me.summed(ranks, gradient))
 
     def rows(self, n: int) -> range:
         """A consecutive share of the n sequences. Sizes differ by at most one, and losses are weighted accordingly."""

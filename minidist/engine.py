@@ -72,6 +72,7 @@ class Engine(Passes):
         self.training = True  # whether a backward will follow: False in evaluate
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # a step whose gradients overflow makes no update
+        self.norm = 0.0  # of the last step's gradient, before it is clipped
         self.passed = Counter()
         self.make_memories()
         self.states = self.host if self.updates_on == "host" else self.device  # holds what only the update needs
@@ -225,7 +226,7 @@ class Engine(Passes):
         """End a step: its gradients are summed over the ranks that share the batch."""
         self.device.doing = "in the update"
         self.sum_over_axes()
-        norm = math.sqrt(self.squared_norm()) / self.loss_scale.scale
+        self.norm = norm = math.sqrt(self.squared_norm()) / self.loss_scale.scale
         overflow = not math.isfinite(norm)  # the same on every rank, because the norm is
         if overflow and not self.scaled:
             raise OverflowError(f"the gradient of step {self.steps} is not finite: lower --lr")

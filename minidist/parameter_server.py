@@ -106,7 +106,7 @@ class Worker:
         self.requests.note_answer(answer)
         if answer.range != ALL:
             self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
-            self.log.read(self.clock, answer.clocks, self.engine.number)
+            self.log.read(self.clock, answer.range, answer.clocks, self.engine.number)
 
     def push(self, i: int) -> Push:
         """The gradient of a range, addressed to the range's server, which handles it below."""
@@ -136,6 +136,7 @@ class Server:
         self.sums: dict[int, Array] = {}  # bsp: for each range, the sum of the gradients that have arrived
         self.heard: set[tuple[int, int]] = set()  # and which those are: (worker, range)
         self.held: list[tuple[Pull | Flush, float]] = []  # requests held back, and since when
+        self.order: list[tuple[int, int, int]] = []  # updates made: range, worker, clock
         self.cable, self.inbox = Cable(), Inbox(plan)
         self.norms, self.chain = Norms(shard, plan, mailbox), Chain(shard, plan, mailbox)
 
@@ -213,6 +214,7 @@ class Server:
 
     def update(self, update: Update) -> None:
         """The optimizer's step. It works element by element, so ranges can be updated one at a time."""
+        self.order.append((update.range, update.worker, update.clock))
         n = len(self.plan.workers)
         workers = range(n) if update.worker == ALL else [update.worker]
         lr = self.settings.learning_rate(self.plan.first_update + update.clock * self.plan.options.local_steps)
@@ -295,7 +297,8 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()
     comm.flush()
-    shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
+    left = () if node.stopped else servers.values()
+    shards = [Held.of(each.chain, each.state, each.clocks, each.order) for each in left]
     log, ledger = worker.log if worker else None, comm.ledger
     everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
     return TrainedRun(plan, everyone) if everyone else None

@@ -61,7 +61,7 @@ def tell(
     if not np.isfinite(x).all():
         return f"    {name}: not finite"
     factor = float(x @ y) / size**2 if size else math.nan
-    if np.linalg.norm(x - factor * y) <= SAME_FACTOR * np.linalg.norm(x) and factor:
+    if off > SAME_FACTOR and np.linalg.norm(x - factor * y) <= SAME_FACTOR * np.linalg.norm(x) and factor:
         return f"    {name}: {factor:.6g} times as large{meaning(factor, layout, first)}"
     by = f"{float(f'{off:.2g}'):g}"  # 110, not 1.1e+02
     return f"    {name}: differs by {by}, not by a factor: other rows, a part left out, or another order of parts?"

@@ -4,13 +4,15 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from minidist.claims.claim import Claim
+from minidist.claims.proof import Proof, print_proof
 from minidist.claims.run import Run
 from minidist.cli.tables import make_table, mark, number, say, show
 
 
-def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
-    """Losses, the claims, and what the paper prints for its own models (`closing`)."""
+def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None], proof: Proof | None = None) -> None:
+    """Losses, what was proved, the claims, and what the paper prints for its own models (`closing`)."""
     print_summary(run)
+    print_proof(proof)
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
         closing(run)

@@ -25,7 +25,9 @@ from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
+from minidist.programs.proof import prove
 from minidist.programs.report import train_and_report
+from minidist.programs.serial import PLAIN
 
 
 class Prepared(NamedTuple):
@@ -55,7 +57,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         job.settings.learning_rate = plan.schedule
     for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
         value = getattr(options, name)
-        words += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
+        words.append(f"--{'no-' * (value is False)}{name.replace('_', '-')}")
+        words += [] if isinstance(value, bool) else [str(value)]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
     return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
@@ -91,6 +94,7 @@ def main(comm: Comm, prepared: Prepared) -> int:
     chapter = find(plan.chapter)
     if plan.fsdp:
         return chapter.work(comm, job)
+    job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), PLAIN)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
     with stage.folder if isinstance(stage, Infinity) else nullcontext():

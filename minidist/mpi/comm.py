@@ -46,6 +46,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.phase = "main"
+        self.closed = False  # whether phases inside this one count under its name
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, counted on arrival: independent of the sender's count
@@ -220,17 +221,18 @@ class Comm:
     # ---- phases and groups ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def phase(self, name: str, leave_open: bool = False) -> Iterator[None]:
+    def phase(self, name: str, leave_open: bool = False, closed: bool = False) -> Iterator[None]:
         """Count what is sent inside the block under `name`. A request that is started inside must be waited for inside,
-        or, with leave_open, before the rank ends."""
-        outer, already_open = self.ledger.phase, list(self.ledger.open_requests)
-        self.ledger.phase = name
+        or, with leave_open, before the rank ends. closed: phases inside count under this name, too."""
+        ledger = self.ledger
+        outer, already_open = (ledger.phase, ledger.closed), list(ledger.open_requests)
+        ledger.phase, ledger.closed = ledger.phase if ledger.closed else name, ledger.closed or closed
         try:
             yield
             if not leave_open:
-                self.ledger.check_requests(besides=already_open)
+                ledger.check_requests(besides=already_open)
         finally:
-            self.ledger.phase = outer
+            ledger.phase, ledger.closed = outer
 
     def split(self, color: int, key: int = 0) -> "Comm":
         """One communicator for each color; within it, ranks are ordered by `key`, then by their rank here."""

@@ -219,7 +219,7 @@ class Mixture:
         logits = self.gather(own) if self.gather else own
         prob = softmax(logits.data)  # (n, E)
         chosen = self.choose(prob)  # (n, k)
-        plan = make_plan(chosen, self.number, self.capacity(batch))
+        plan = self.plan(chosen, batch)
         if batch.key is not None:  # in training
             self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
@@ -232,6 +232,10 @@ class Mixture:
     def choose(self, prob: Array) -> Array:
         """The k experts of each token: (n, E) -> (n, k)."""
         return choose(prob, self.routing.top)
+
+    def plan(self, chosen: Array, batch: Batch) -> Plan:
+        """Rows for the choices (n, k)."""
+        return make_plan(chosen, self.number, self.capacity(batch))
 
     def capacity(self, batch: Batch) -> int | None:
         """C: rows of a batch that an expert has room for."""

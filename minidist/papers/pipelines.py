@@ -4,6 +4,8 @@ A schedule goes by its usual name in lower case, as on the command line. Stages 
 is their number. m (M) is the number of micro-batches, v that of a stage's chunks.
 """
 
+from collections.abc import Sequence
+
 from minidist.papers import chimera, dualpipe, llama3, pipedream, ptd, two_bw, v_shapes, zero_bubble
 
 FOLDED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # a stage i has the parts i and 2p - i + 1 of the model
@@ -88,6 +90,17 @@ def version_used(schedule: str, n: int, stage: int, k: int, m: int) -> int:
         "vertical-sync": pipedream.vertical_sync_version(k, n),
         "2bw": two_bw.version(k + 1, m),
     }[schedule]
+
+
+def version_with_replicas(schedule: str, replicas: Sequence[int], stage: int, k: int, m: int) -> int:
+    """Likewise with `replicas` workers of each stage, which take turns, and m minibatches to an update. A worker takes
+    in NOAM of them, and then one after each backward (PipeDream, section 3.2)."""
+    if schedule == "2bw":
+        return two_bw.version(k + 1, m)
+    of = 1 if schedule == "vertical-sync" else stage
+    workers = replicas[of - 1]
+    done = max(k // workers - pipedream.noam(replicas, of) + 1, 0)  # backwards of the worker that takes it
+    return done * workers // m
 
 
 def weight_delay(schedule: str, n: int, stage: int) -> int:

@@ -65,6 +65,17 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
     return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, contiguous=contiguous, replicas=replicas)
 
 
+def few_micro_batches(at: Layout) -> int | None:
+    """How many micro-batches to a step show all that a schedule does: more than stages, but no more than there are.
+    None without a schedule."""
+    if at.pp == 1 and not at.replicas:
+        return None
+    schedule = SCHEDULES[at.schedule]
+    multiple = math.lcm(*at.replicas) if at.replicas else schedule.micro_batches_in(at.pp)
+    least = max(schedule.at_least(at.pp), at.pp + 1)
+    return min(at.micro_batches, -(-least // multiple) * multiple)
+
+
 @cache
 def divisors(n: int) -> list[int]:
     """All divisors of n, in ascending order."""

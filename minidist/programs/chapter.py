@@ -21,7 +21,9 @@ from minidist.cli.options import Parser, in_one_process
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.exchange.doors import run
+from minidist.programs.proof import prove
 from minidist.programs.report import say_needs, train_and_report
+from minidist.programs.serial import PLAIN, Serial
 from minidist.train import Alone, Driver
 
 Counted = dict[str, Any]
@@ -59,6 +61,7 @@ class Chapter:
     add_options: Callable[[Parser], None] = lambda parser: None  # adds to those that every chapter has
     prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse and check a command line
     reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: what this rank reserves before any begins
+    serial: Callable[[Job], Serial | None] = lambda job: PLAIN  # how one process does the same; None: it is one
     needs: Estimate | None = None  # what each rank's device will need, by formula
     closing: Callable[[Run], None] = print_zero_closing  # printed below the claims: letters, figures of its paper
     perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
@@ -89,8 +92,10 @@ class Chapter:
         return self.perform(self, comm, job)
 
     def driver(self, comm: Any, job: Job) -> Driver:
-        """Make the driver; first print how much device memory it will need."""
+        """Make the driver; first print how much device memory it will need, and prove its numbers."""
         say_needs(job, comm, self.needs)
+        if serial := self.serial(job):
+            job.proof = prove(comm, job, self.make, serial)
         return self.make(job, comm)
 
     def train(

@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist import UsageError, command, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.proof import PHASE
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
@@ -12,6 +13,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.cli.tables import say
 from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
+from minidist.programs.serial import Averaged, Serial
 
 
 def add_options(parser: Parser) -> None:
@@ -36,7 +38,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 def count(job: command.Job, engine: Any) -> dict[str, int]:
     """Bytes that this rank sent in all steps together: in most steps it sends nothing."""
     ever = engine.comm.ledger.ever().items()
-    return {"sent": sum(n for (kind, *_, unit), n in ever if (kind, unit) == ("payload", "bytes"))}
+    steps = {key: n for key, n in ever if key[1] != PHASE}
+    return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
 
 
 def claims(run: Run) -> list[Claim]:
@@ -58,6 +61,17 @@ def print_closing(run: Run) -> None:
     print_zero_closing(run)
 
 
+def serial(job: command.Job) -> Serial:
+    """A training on each rank's rows, and the mean of them all."""
+    o, n = job.options, job.layout.dp
+    return Serial(
+        lambda small: Averaged(small, n, small.options.every, o.outer_lr, o.outer_momentum),
+        steps=3,
+        plain=False,
+        options={"every": min(o.every, 2)},  # and then once more, after a single step
+    )
+
+
 CHAPTER = Chapter(
     name="local_sgd",
     doc=local_sgd.__doc__,
@@ -68,6 +82,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=print_closing,
+    serial=serial,
     perform=lambda chapter, comm, job: chapter.train(comm, job, count=count),
     cases={"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"},
 )

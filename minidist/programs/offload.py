@@ -15,6 +15,7 @@ from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
+from minidist.programs.serial import PLAIN, Delayed, Serial
 from minidist.programs.zero3 import add_limits, check_limits, limits_of
 from minidist.zr.limits import limited
 
@@ -68,6 +69,18 @@ def make(job: command.Job, comm: Comm) -> offload.Offload:
     )
 
 
+def serial(job: command.Job) -> Serial:
+    """If updates run during the next step, its gradients are those of the weights before."""
+    if job.options.delayed_update is None:
+        return PLAIN
+
+    def make(small: command.Job) -> Delayed:
+        m = small.settings.accumulate
+        return Delayed(small.units, small.settings, lambda k, flat: max(k // m - 1, 0))
+
+    return Serial(make, steps=3, plain=False, options={"delayed_update": 0})
+
+
 CHAPTER = Chapter(
     name="offload",
     doc=offload.__doc__,
@@ -76,6 +89,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=print_offload_closing,
+    serial=serial,
     needs=needs,
     cases={f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)}
     | {"all": "--zero 3 --parameters host"},

@@ -15,10 +15,11 @@ from minidist.grid.shares import needs
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import cut
+from minidist.pp.fit import cut, few_micro_batches
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
+from minidist.programs.serial import Serial
 from minidist.tp.claims import count_with_dropout
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
@@ -86,6 +87,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=print_closing,
+    serial=lambda job: Serial(micro_batches=few_micro_batches(job.layout)),
     needs=needs,
     perform=perform,
     ranks=(8,),

@@ -5,15 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from minidist import UsageError, command, parameter_server, ring
+from minidist.claims.proof import Proof
 from minidist.cli.options import Parser, at_least, within
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
+from minidist.nn.tensor import Array
 from minidist.programs.chapter import Program
+from minidist.programs.proof import prove
+from minidist.programs.serial import Serial
 from minidist.ps import report
 from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
+from minidist.ps.outcome import TrainedRun
 from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
+from minidist.ps.replay import Replay
 
 CONSISTENCIES = ("bsp", "ssp", "async")
 
@@ -110,6 +116,44 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     return job, plan
 
 
+class Served:
+    """Workers and servers as what takes steps: all at the first call, because workers are in different ones."""
+
+    def __init__(self, comm: Comm, job: command.Job, plan: Plan) -> None:
+        divided(job.units, len(plan.servers))
+        self.comm, self.job, self.plan = comm, job, replace(plan, options=job.options)
+        self.engine = Whole(job, len(plan.servers))
+        self.start, self.losses = self.engine.read(), list[float]()
+        self.outcome: TrainedRun | None = None  # on rank 0
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        if not self.losses:
+            self.outcome = parameter_server.train_once(self.comm, self.job, self.plan, self.start)
+            if self.outcome:
+                self.engine.write(self.outcome)
+                self.losses = self.outcome.losses[::-1]
+            else:
+                self.engine.flats = []  # rank 0 has collected everything
+                self.losses = [0.0] * self.job.options.steps
+        return self.losses.pop()
+
+
+def prove_servers(comm: Comm, job: command.Job, plan: Plan) -> Proof | None:
+    """Prove a training's numbers, in its own order of pushes."""
+    made: list[Served] = []
+
+    def make(small: command.Job, comm: Comm) -> Served:
+        made.append(Served(comm, small, plan))
+        return made[0]
+
+    def alone(small: command.Job) -> Replay:
+        [served] = made
+        assert served.outcome
+        return Replay(small, served.plan, served.outcome)
+
+    return prove(comm, job, make, Serial(alone, 3 * plan.options.local_steps, plain=False, shorter=False))
+
+
 def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
     """Run every training that the options ask for, from the same start; returns the exit status."""
     keep_freed_memory()
@@ -120,6 +164,7 @@ def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
     if comm.rank == 0:
         report.say_at_start(job, plan)
     plans = [parameter_server.consistent(plan, *asked) for asked in report.trainings(plan.options)]
+    job.proof = prove_servers(comm, job, plans[0])
     outcomes = [outcome for each in plans if (outcome := parameter_server.train_once(comm, job, each, start))]
     return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)
 

@@ -14,15 +14,18 @@ from minidist.cli.paths import check_writable
 from minidist.command import Job, Options
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
+from minidist.nn.flat import Flat
+from minidist.papers import pipelines
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
-from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, fit
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, few_micro_batches, fit
 from minidist.pp.needs import needs
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
+from minidist.programs.serial import Delayed, Serial
 
 
 def stage_workers(text: str) -> tuple[int, ...] | str:
@@ -131,6 +134,25 @@ def drained(options: Options) -> bool:
     return bool(options.save_every and not SCHEDULES[options.schedule].flushes)
 
 
+def serial(job: Job) -> Serial:
+    """Without a flush, each stage's gradients are those of older weights: the papers say of which."""
+    few = few_micro_batches(job.layout)
+    if SCHEDULES[job.layout.schedule].flushes:
+        return Serial(micro_batches=few)
+
+    def make(small: Job) -> Delayed:
+        at, workers = small.layout, small.layout.replicas or (1,) * small.layout.pp
+        stages = [{flat.name for i in part for flat in small.units[i].flats} for part in at.parts]
+
+        def version(k: int, flat: Flat) -> int:
+            stage = next(stage for stage, names in enumerate(stages, 1) if flat.name in names)
+            return pipelines.version_with_replicas(at.schedule, workers, stage, k, at.micro_batches)
+
+        return Delayed(small.units, small.settings, version)
+
+    return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
+
+
 def claims(run: Run) -> list[Claim]:
     return [] if drained(run.options) else promised.claims(run)
 
@@ -156,6 +178,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims,
     closing=promised.print_letters,
+    serial=serial,
     needs=needs,
     perform=perform,
     needs_no_ranks=lambda arguments: any(argument.startswith(("--draw", "--best")) for argument in arguments),

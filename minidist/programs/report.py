@@ -9,6 +9,7 @@ from minidist import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
+from minidist.claims.proof import proof_claims
 from minidist.claims.run import Asked, Run
 from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
@@ -62,9 +63,10 @@ def train_and_report(
     run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
     checked = [*of_every_chapter(run, claims(run)), *witness_claims(run)] if complete else []
+    checked += proof_claims(job.proof, run.loss, options.precision) if complete else []
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
-            print_report(run, checked, closing)
+            print_report(run, checked, closing, job.proof)
             print_witness(run)
     if options.json:
         write_json(options.json, run.as_json(checked))

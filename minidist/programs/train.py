@@ -27,6 +27,7 @@ CHAPTER = Chapter(
     make=lambda job, comm: Engine(job.units, job.settings),
     add_options=lambda parser: add_mixture(parser, experts=0),
     prepare=prepare,
+    serial=lambda job: None,
     claims=lambda run: [],  # nothing is shared
     needs=of_data_axis(0),
     needs_no_ranks=lambda arguments: True,

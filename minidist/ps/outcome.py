@@ -26,6 +26,7 @@ class WorkerLog:
     wire: float = 0.0  # waiting for messages to get through
     held: float = 0.0  # waiting for other workers
     reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
+    seen: dict[int, dict[int, int]] = field(default_factory=dict)  # clock -> range -> updates that were in what it read
     pushed: Counter[int] = field(default_factory=Counter)  # to each shard, elements: all, or those that passed a filter
     milliseconds: list[float] = field(default_factory=list)
     tokens: dict[int, float] = field(default_factory=dict)  # in a step, through each unit: by their first sequence
@@ -36,8 +37,9 @@ class WorkerLog:
         self.computing += seconds
         self.ended.append(ended)
 
-    def read(self, clock: int, clocks: Array, worker: int) -> None:
-        """A worker that has done `clock` iterations has read weights of these clocks."""
+    def read(self, clock: int, i: int, clocks: Array, worker: int) -> None:
+        """A worker that has done `clock` iterations has read range i's weights, which are of these clocks."""
+        self.seen.setdefault(clock, {})[i] = int(clocks.sum())
         self.reads.append((clock, int(clocks.min()), int(clocks.max()), int(clocks[worker])))
 
 
@@ -51,9 +53,12 @@ class Held:
     digest: str
     clocks: int  # numbers in its vector clocks
     nbytes: tuple[int, int]  # weights, optimizer state
+    order: list[tuple[int, int, int]]  # of its updates: range, worker, clock
 
     @classmethod
-    def of(cls, chain: Chain, state: dict[int, list[Array]], clocks: RangeClocks) -> "Held":
+    def of(
+        cls, chain: Chain, state: dict[int, list[Array]], clocks: RangeClocks, order: list[tuple[int, int, int]]
+    ) -> "Held":
         """state: [weights, *moments] of each range."""
         arrays = [array for arrays in state.values() for array in arrays]
         weights = sum(weights.nbytes for weights, *_ in state.values())
@@ -64,6 +69,7 @@ class Held:
             blake2b(b"".join(array.tobytes() for array in arrays)).hexdigest(),
             clocks.numbers,
             (weights, sum(array.nbytes for array in arrays) - weights),
+            order,
         )
 
 
@@ -92,6 +98,14 @@ class TrainedRun:
     def held(self) -> list[Held]:
         """Every shard, by every rank that holds it."""
         return [held for rank in self.ranks for held in rank.held]
+
+    @property
+    def order(self) -> dict[int, list[tuple[int, int]]]:
+        """The pushes that made each range's updates, in order: worker, clock. By range."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for i, *push in (update for held in self.held if held.serves is not None for update in held.order):
+            found.setdefault(i, []).append((push[0], push[1]))
+        return found
 
     @property
     def losses(self) -> list[float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
+from minidist.claims.proof import print_proof, proof_claims
 from minidist.claims.run import Run
 from minidist.claims.screen import print_claims, print_summary
 from minidist.cli.paths import say_written, write_json
@@ -53,6 +54,8 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> in
         whole.write(outcome)
         runs.append(make_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
         checked.append(claims(outcome) if outcome.losses else [])
+    if outcomes[0].losses:  # of several trainings, the first is proved
+        checked[0] += proof_claims(job.proof, outcomes[0].losses, job.options.precision)
     options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
@@ -60,6 +63,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> in
                 print_sweep(outcomes, runs)
             else:
                 print_summary(runs[0])
+                print_proof(job.proof)
                 print_one(outcomes[0])
             print_promises(checked)
     documents = [

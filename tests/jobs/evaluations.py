@@ -9,7 +9,7 @@ from minidist.command import Job
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import Chapter, find_all
 
-SMALL = "--steps 2 --layers 4 --width 8 --heads 2 --context 4 --batch 4"
+SMALL = "--steps 2 --layers 4 --width 8 --heads 2 --context 4 --batch 4 --no-prove"
 
 
 def lines_of(chapter: Chapter) -> list[str]:

@@ -1,6 +1,7 @@
 """Bubbles, and what crosses hosts: against numbers worked out by hand."""
 
 import itertools
+import math
 
 import pytest
 
@@ -61,3 +62,24 @@ def test_versions_as_the_papers_write_them() -> None:
     assert used["pipedream"] == [[0, 0, 0, 1, 2], [0, 0, 1, 2, 3], [0, 1, 2, 3, 4]]
     assert used["vertical-sync"] == [[0, 0, 0, 1, 2]] * 3
     assert [pipelines.version_used("2bw", 3, 1, k, 2) for k in range(8)] == [0, 0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("replicas", [(1, 1, 1), (2, 1), (1, 3), (3, 2, 1)])
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_versions_with_replicas_by_going_through_1f1b(replicas: tuple[int, ...], multiple: int) -> None:
+    """A worker takes in as many minibatches as it may, and then one after each backward. All workers of a stage do so
+    in turn, and m of their backwards make an update."""
+    m = multiple * math.lcm(*replicas)
+    for stage, workers in enumerate(replicas, 1):
+        for k in range(30):
+            done = 0
+            for taken_in in range(k // workers + 1):
+                done += taken_in - done == pipedream.noam(replicas, stage)
+            found = pipelines.version_with_replicas("pipedream", replicas, stage, k, m)
+            assert found == done * workers // m
+            if m == 1:
+                assert found == pipelines.version_used("pipedream", len(replicas), stage, k, m)
+                synced = pipelines.version_with_replicas("vertical-sync", replicas, stage, k, m)
+                assert synced == pipelines.version_used("vertical-sync", len(replicas), stage, k, m)
+    twice = [pipelines.version_with_replicas("2bw", replicas, 1, k, m) for k in range(4 * m)]
+    assert twice == [pipelines.version_used("2bw", len(replicas), 1, k, m) for k in range(4 * m)]

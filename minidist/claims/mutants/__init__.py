@@ -8,7 +8,8 @@ runs on ranks as its chapter does, and it still trains, often to the very same l
 must fall; a crash or a different loss does not count. A mutant survives if one of these claims holds, and then the exit
 status is 1. The output ends with the claims that no mutant fells.
 
-Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to all command lines. A mutant has:
+Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to all command lines. They leave the proof
+of numbers out (claims/proof.py), which would end some mutants early; mutants of values say --prove. A mutant has:
 
     mistake    in one sentence
     options    further options

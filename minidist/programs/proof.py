@@ -1,0 +1,102 @@
+"""Prove a run's numbers before it begins: its own layout, on a small batch, and the same steps in one process."""
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minidist import checkpoint
+from minidist.claims import proof as proofs
+from minidist.claims.proof import Proof, Size
+from minidist.claims.run import Asked
+from minidist.command import Job, declare
+from minidist.engine import Engine
+from minidist.memory import kernel
+from minidist.nn.precision import PRECISIONS
+from minidist.programs.serial import Serial, units_of
+
+
+def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) -> Proof | None:
+    """What is true of the run's numbers; None if no proof is wanted, or nothing is trained. All ranks must call it. At
+    its end nothing is left of what it has made.
+
+    make: the chapter's own layout, of a job. serial: its serial form."""
+    o = job.options
+    begun = checkpoint.opened(o.load).state["steps"] if o.load else 0
+    if o.prove is False or o.steps <= begun:
+        return None
+    asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
+    size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
+    if o.prove is None and (reason := proofs.why_left_out(asked, size)):
+        return Proof(size, reason)
+    with comm.phase(proofs.PHASE, closed=True):
+        made = compare(comm, job, shrunk(job, size, begun, serial.options), size, make, serial)
+    if job.began:  # --witness
+        kernel.forget_most()
+        job.began = kernel.pages()
+    return made
+
+
+def compare(
+    comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial
+) -> Proof | None:
+    """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on the other ranks."""
+    o = job.options
+
+    def loaded(driver: Any) -> Any:
+        if o.load:
+            checkpoint.load(o.load, driver.engine)
+        return driver
+
+    begun = small.options.steps - size.steps
+    drawn = [
+        job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
+        for step in range(size.steps)
+    ]
+    try:
+        taken = proofs.take_steps(loaded(make(small, comm)), drawn, serial.plain)
+    except OverflowError as error:  # on every rank: a checkpoint's weights are not finite
+        return Proof(size, str(error))
+    if comm.rank > 0:
+        proofs.send(comm, taken)
+        return None
+    keeps_all = replace(small.settings, recompute="none")
+    engine = loaded(serial.make(replace(small, units=units_of(job), settings=keeps_all)))
+    first = first_loss(engine, job)
+    alone = proofs.take_steps(engine, drawn, serial.plain)
+    made = proofs.compare(size, proofs.receive(comm, taken), alone, job.layout, serial.plain)
+    made.first = first
+    return made
+
+
+def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
+    """The same run in float64, with a small batch, few steps, and memories without limits. Its learning rate is
+    moderate, and changes with each update."""
+    settings = replace(
+        job.settings,
+        precision=PRECISIONS["fp64"],
+        learning_rate=lambda update: 1e-3 * (1 + update % 3),
+        accumulate=size.micro_batches,
+        capacity=None,
+        host_capacity=None,
+        disk_capacity=None,
+    )
+    said = {"precision": "fp64", "batch": size.micro_batches * size.rows, "accumulate": size.micro_batches}
+    said |= {"steps": begun + size.steps, "save_every": None, "json": "-"}
+    options = Namespace(**{**vars(job.options), **said, **other})
+    layout, units = replace(job.layout, micro_batches=size.micro_batches), declare(options, len(job.corpus.vocabulary))
+    return replace(job, options=options, settings=settings, layout=layout, units=units)
+
+
+def first_loss(engine: Engine, job: Job) -> float:
+    """The loss of the run's first step, with all its micro-batches and its dropout."""
+    o = job.options
+    x, y = job.corpus.batch(o.batch, o.context, key=(o.seed, engine.steps))
+    total = 0.0
+    for i, (of_x, of_y) in enumerate(zip(np.split(x, o.accumulate), np.split(y, o.accumulate), strict=True)):
+        batch = engine.share_of(of_x, of_y, key=(o.seed, engine.steps, i))
+        loss, _ = engine.run(engine.segments, batch.tokens, batch, keep=False)
+        total += (float(loss) + sum(batch.losses)) / o.accumulate
+    return total
