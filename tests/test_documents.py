@@ -98,7 +98,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     def stop(*_: Any, **__: Any) -> NoReturn:
         raise WouldWork
 
-    def start(main: Any, prepare: Any, **_: Any) -> NoReturn:
+    def start(main: Any, prepare: Any, *_: Any, **__: Any) -> NoReturn:
         prepare(job)
         raise WouldWork
 

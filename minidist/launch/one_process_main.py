@@ -1,4 +1,4 @@
-"""The ranks of a job of `one_process.py`, which describes the files: python -m minidist.launch.one_process_main FOLDER.
+"""The ranks of a job of `one_process.py`, which starts this, and describes the files in the job's folder.
 
 What processes have of their own, ranks share here: modules and what stands in them, the working folder, signals, the
 figures of Matplotlib. What they print is kept apart: with every turn, standard output is another file.
