@@ -4,10 +4,28 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
-import shlex
 import sys
-from contextlib import suppress
-from typing import Any
+
+
+def _module_to_run() -> str:
+    """The module that `python -m` names, while Python looks for it; or "". Python 3.8 does not tell it, but
+    must get to the doctor."""
+    if os.path.basename((sys.argv or [""])[0]) == "minidist":  # the command that pip installs
+        return "minidist"
+    looks = sys.argv[:1] == ["-m"]
+    return str(sys.orig_argv[-len(sys.argv)]).removeprefix("-m") if looks and hasattr(sys, "orig_argv") else ""
+
+
+_is_program = _module_to_run().split(".")[0] == "minidist"
+if _is_program and sys.platform != "win32":
+    # Ctrl-C waits until cli/start.py can turn it into a line: on a busy machine, what is imported before that takes a
+    # quarter of a second. `signal` would import more; what it is made of is built in.
+    _built_in = __import__("_signal")
+    _built_in.pthread_sigmask(_built_in.SIG_BLOCK, [_built_in.SIGINT])
+
+import shlex  # noqa: E402
+from contextlib import suppress  # noqa: E402
+from typing import Any  # noqa: E402
 
 __version__ = "0.2.0"
 
@@ -23,7 +41,15 @@ class UsageError(Exception):
 
 class Stopped(Exception):
     """Work that cannot go on, for a reason that the user can remove: its rank shows one line, and the job ends
-    with exit status 1."""
+    with this exit status."""
+
+    status = 1
+
+
+class FileFailed(Stopped, OSError):
+    """A file could not be read or written in the middle of the work: a disk is full, for example."""
+
+    status = 74  # EX_IOERR of sysexits.h
 
 
 class EndJob(Exception):
@@ -50,8 +76,8 @@ def find_clone() -> str:
 
 def how_to_install(*extras: str) -> str:
     """The command that installs what a part needs: from this clone, or by name if this is no clone."""
-    clone = find_clone()
-    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}[{','.join(extras)}]'"
+    clone, wanted = find_clone(), f"[{','.join(extras)}]" * bool(extras)
+    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}{wanted}'"
 
 
 def how_to_enter_clone() -> str:
@@ -87,19 +113,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _module_to_run() -> str:
-    """The module that `python -m` names, while Python looks for it; or "". Python 3.8 does not tell it, but
-    must get to the doctor."""
-    if os.path.basename((sys.argv or [""])[0]) == "minidist":  # the command that pip installs
-        return "minidist"
-    looks = sys.argv[:1] == ["-m"]
-    return str(sys.orig_argv[-len(sys.argv)]).removeprefix("-m") if looks and hasattr(sys, "orig_argv") else ""
-
-
 def _begin(module: str) -> None:
-    if sys.platform == "win32":  # which lacks Python's modules of Unix, and an MPI that minidist finds
-        sys.stderr.write("minidist: error: this does not run on Windows itself: wsl --install, and work inside it\n")
-        sys.exit(2)
     from minidist.cli import start
 
     start.begin(module)
@@ -108,5 +122,5 @@ def _begin(module: str) -> None:
 # For `python -m minidist.zero3` Python first imports the package, then zero3.py, whose first lines import NumPy. Only
 # here can a missing NumPy, or Ctrl-C during its import, become a one-line message. Other programs that import the
 # package, such as a notebook or a test, are left alone.
-if _module_to_run().split(".")[0] == "minidist":
+if _is_program:
     _begin(_module_to_run())

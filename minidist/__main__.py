@@ -7,15 +7,15 @@ import sys
 
 from minidist import UsageError, __version__
 from minidist.cli import doctor
-from minidist.cli.options import in_one_process, path_name, tool
+from minidist.cli.options import in_one_process, path_name, started_as, tool
 from minidist.contents import CHAPTERS, USUAL
 
-OTHERS = "The course: python -m minidist lessons. Trouble: python -m minidist doctor"
+OTHERS = "The course: {0} lessons. Trouble: {0} doctor"
 
 USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist lessons     the course: what a lesson needs, what it teaches
-python -m minidist doctor      what is wrong with the MPI set-up, what mends it
+python -m minidist doctor      what is wrong with this set-up, and what mends it
 python -m minidist inspect DIR what is in a checkpoint, and whether it is whole
 python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as safetensors
@@ -40,12 +40,18 @@ def contents() -> str:
     others = [chapter.launch for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
     first, *others = sorted(others, key=len)
     lines += [f"To run one: {USUAL.format('NAME')}, but {first}", *(f"    {launch}" for launch in others)]
-    return "\n".join([*lines, OTHERS])
+    return "\n".join([*lines, OTHERS.format(started_as())])
+
+
+def usage() -> str:
+    """USAGE, with the name by which it was started."""
+    missing = len("python -m minidist") - len(started_as())
+    return USAGE.replace("python -m minidist", started_as()).replace("\n" + missing * " ", "\n")
 
 
 WORDS = {"doctor": "", "lessons": "", "inspect": "DIR", "to-fp32": "DIR FILE"}  # what stands on their lines
 DOES = {
-    "doctor": "What is wrong with the MPI set-up, and what mends it.",
+    "doctor": "What is wrong with this set-up, and what mends it.",
     "lessons": "The course: what a lesson needs, how long it takes, what it teaches.",
     "inspect": "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
     "to-fp32": "The parameters of a checkpoint in float32, in one file (safetensors).",
@@ -102,11 +108,11 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):
-        print(USAGE)
+        print(usage())
     elif arguments == ["--version"]:
         print(f"minidist {__version__}")
     elif arguments[0] in WORDS and len(arguments) != 1 + len(WORDS[arguments[0]].split()):
-        line = f"python -m minidist {arguments[0]} {WORDS[arguments[0]]}".rstrip()
+        line = f"{started_as()} {arguments[0]} {WORDS[arguments[0]]}".rstrip()
         raise UsageError(f"cannot do {' '.join(arguments)!r}: use {line}")
     elif arguments[0] == "inspect":
         from minidist.checkpoints import inspect
@@ -119,7 +125,7 @@ def main(arguments: list[str]) -> int:
     elif arguments[0] in (launches := {chapter.name: chapter.launch for chapter in CHAPTERS}):
         raise UsageError(f"a chapter is started by a line of its own: {launches[arguments[0]]}")
     else:
-        raise UsageError(f"cannot do {' '.join(arguments)!r}; python -m minidist --help says what there is")
+        raise UsageError(f"cannot do {' '.join(arguments)!r}; {started_as()} --help says what there is")
     return 0
 
 

@@ -5,21 +5,21 @@ allocate anything.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, checkpoint, data, how_to_install
+from minidist import UsageError, checkpoint, data, how_to_install, unix
 from minidist.checkpoints.convert import FORMS, check_beside
-from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
+from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.engine import Settings
 from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
+from minidist.mpi import environment
 from minidist.mpi.environment import local_ranks
 from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
@@ -64,7 +64,12 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     files = made.add_argument_group("text and files")
     add = files.add_argument
-    add("--data", type=path_name, metavar="FILE", help="a UTF-8 text; default: help pages of Python")
+    add(
+        "--data",
+        type=path_name,
+        metavar="FILE",
+        help="a UTF-8 text, or JSONL: its --text-field NAME; default: help pages of Python",
+    )
     add(
         "--sample",
         type=at_least(0, LONGEST_SAMPLE),
@@ -73,6 +78,7 @@ def parser(doc: str, chapter: str) -> Parser:
         help="rank 0 prints N characters that the model writes",
     )
     unlisted = argparse.SUPPRESS  # another option's help names them
+    add("--text-field", type=some_text, metavar="NAME", help=unlisted)
     add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
@@ -147,7 +153,7 @@ def prepare(
         raise UsageError("--kv-heads is of --model llama")
     if options.untied and options.model != "gpt":
         raise UsageError(f"--untied is of --model gpt: a {options.model} has a head of its own anyway")
-    for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
+    for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export"), ("text_field", "data")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} needs --{needed}")
     paths = {option: vars(options)[option[2:].replace("-", "_")] for option in made.outputs}
@@ -161,7 +167,7 @@ def prepare(
     for option, path in outputs.items():
         check_writable(option, path)
     checkpoint.check_folder("--save", options.save)
-    corpus = data.load(options.data, options.context)
+    corpus = data.load(options.data, options.context, options.text_field)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, layout, states)
     try:
@@ -193,6 +199,9 @@ def prepare(
         capacity=options.device_memory,
         host_capacity=options.host_memory,
     )
+    if options.witness and environment.ranks_here > 1:
+        ranks_here = f"--ranks {environment.ranks_here}"
+        raise UsageError(f"--witness counts what a process holds, and {ranks_here} share one: leave one of them out")
     began = witness.begin() if options.witness else None
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, layout, began=began)
 
@@ -244,11 +253,14 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
     }
 
 
-def say_differences(job: Job, rank: int, ranks: int) -> None:
-    """Print, one per line, the differences between this run and the saved run that it continues."""
-    found, text = checkpoint.opened(job.options.load), about(job, ranks)["text"]
-    for difference in checkpoint.differences(found, job.settings.seed, text) if rank == 0 else ():
-        print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
+def say_at_start(job: Job, rank: int, ranks: int) -> None:
+    """Print, one per line, how the text was read, and how this run differs from the saved run that it continues."""
+    if rank == 0 and job.corpus.note:
+        print(f"minidist: {job.corpus.note}", file=sys.stderr)
+    if rank == 0 and job.options.load:
+        found, text = checkpoint.opened(job.options.load), about(job, ranks)["text"]
+        for difference in checkpoint.differences(found, job.settings.seed, text):
+            print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
 
 
 def text_of(corpus: data.Corpus) -> dict[str, Any]:
@@ -271,8 +283,7 @@ def check_memory(options: Options, units: list[Unit], layout: Layout, states: in
     drawn = max(options.validate, 1) * options.batch  # where sequences begin, on every rank: int64
     tokens = 12 * s * most + 8 * drawn  # a rank's own token numbers: int32, indexed by int64
     needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, local_ranks())
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > present:
+    if needed > (present := unix.memory()):
         raise UsageError(
             f"this model, --context and --batch need at least {needed / 1e9:,.0f} GB on this machine,"
             f" which has {present / 1e9:,.0f} GB"

@@ -8,6 +8,7 @@ makes it a program: its options, and what its paper promises, compared with what
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
 import importlib
+import re
 from typing import NamedTuple
 
 
@@ -116,7 +117,12 @@ CHAPTERS = (
 )
 
 
+def in_one_process(launch: str) -> str:
+    """A launch line without mpirun: its ranks are in one process."""
+    return re.sub(r"^mpirun -n (\d+) (.*)$", r"\2 --ranks \1", launch)
+
+
 def run(name: str) -> None:
-    """Run a chapter on the ranks that mpirun started. Each chapter's file ends in this call."""
+    """Run a chapter on the ranks that its command line asks for. Each chapter's file ends in this call."""
     programs = importlib.import_module("minidist.programs.chapter")
     programs.start(programs.find(name))

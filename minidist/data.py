@@ -1,5 +1,9 @@
 """Text to train on: a character vocabulary, a training and a validation part, and batches drawn by seed."""
 
+import itertools
+import json
+import re
+import shlex
 import sys
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -9,6 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from minidist import UsageError
+from minidist.cli.formats import name_format
 from minidist.cli.paths import check_readable
 from minidist.nn.layers import Sequences
 
@@ -25,6 +30,7 @@ class Corpus:
     vocabulary: str  # token number i stands for character vocabulary[i]
     train: Array  # (n,) integers
     validation: Array
+    note: str = ""  # what the user should know about how the file was read
 
     def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Sequences, Sequences]:
         """n sequences drawn from the training part: inputs x (n, context), and targets y, x shifted by one character.
@@ -57,25 +63,31 @@ def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Sequences, S
     return Sequences(tokens, starts, context), Sequences(tokens, starts + 1, context)
 
 
-_shared: WeakValueDictionary[tuple[str, bytes], Corpus] = WeakValueDictionary()  # by ranks of one process
+_shared: WeakValueDictionary[tuple[str, str, bytes], Corpus] = WeakValueDictionary()  # by ranks of one process
 
 
-def load(path: str | None, context: int) -> Corpus:
-    """Load a text file; without a path, the help pages of Python 3.11: half a million characters of English. Raises
-    UsageError if there is no such file, or too little text for sequences of `context`."""
+def load(path: str | None, context: int, field: str | None = None) -> Corpus:
+    """Load a text file; without a path, the help pages of Python 3.11: half a million characters of English. Of a file
+    named .jsonl or .ndjson, or of any file with a `field`, each line is a JSON object, whose field of that name, or
+    `text`, is a document. Raises UsageError if there is no such file, or too little text for sequences of `context`."""
     path = path or str(HELP_PAGES)
-    text, name = _read(path), Path(path).name
+    text, name, note = _read(path), Path(path).name, ""
+    if field or path.lower().endswith((".jsonl", ".ndjson")):
+        documents = _documents(text, field or "text", f"--data {path}")
+        text = "\n".join(documents)
+        note = f"{name} has {len(documents):,} documents, one in each line: the field {field or 'text'!r:.60} is used"
+        note += "" if field else " (--text-field NAME: another)"
     shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
     if len(text) < shortest:
         raise UsageError(
             f"{name} has {len(text)} characters; --context {context} needs at least {shortest}:"
             " use a longer text or a shorter context"
         )
-    key = name, blake2b(text.encode(), digest_size=16).digest()
-    return _shared.get(key) or _shared.setdefault(key, _tokenize(name, text))
+    key = name, note, blake2b(text.encode(), digest_size=16).digest()
+    return _shared.get(key) or _shared.setdefault(key, _tokenize(name, text, note))
 
 
-def _tokenize(name: str, text: str) -> Corpus:
+def _tokenize(name: str, text: str, note: str) -> Corpus:
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     numbers = np.zeros(sys.maxunicode + 1, np.int32)  # by code point
     numbers[characters] = 1
@@ -85,7 +97,7 @@ def _tokenize(name: str, text: str) -> Corpus:
     tokens.flags.writeable = False
     cut = len(tokens) * 9 // 10
     vocabulary = "".join(map(chr, codes))
-    return Corpus(name, vocabulary, tokens[:cut], tokens[cut:])
+    return Corpus(name, vocabulary, tokens[:cut], tokens[cut:], note)
 
 
 def _read(path: str) -> str:
@@ -93,11 +105,42 @@ def _read(path: str) -> str:
     if size > LONGEST:
         raise UsageError(f"--data {path} has {size / 1e6:,.0f} MB, and {LONGEST / 1e6:g} may be read: use a part of it")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        if found := name_format(path):
+            raise UsageError(f"cannot read --data {path}: it is {found}")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read --data {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--data {path} is not UTF-8 text (byte {error.start}): convert it first") from None
     if not text:
         raise UsageError(f"--data {path} is empty")
+    before, zero, _ = text.partition("\0")
+    if zero:
+        line = before.count("\n") + 1
+        raise UsageError(f"cannot read --data {path}: it is no text: there is a zero byte in its line {line}")
     return text
+
+
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which JSON can say and UTF-8 cannot
+
+
+def _documents(text: str, field: str, name: str) -> list[str]:
+    """The documents in lines of JSON. Raises UsageError, with the line, for any other line."""
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise UsageError(f"{name}: line {number} is no JSON object")
+        if not isinstance(value := document.get(field), str):
+            others = (key for key, value in document.items() if isinstance(value, str) and key.isprintable())
+            hint = "".join(f": use --text-field {shlex.quote(other)}" for other in itertools.islice(others, 1))
+            raise UsageError(f"{name}: line {number} has no text in a field {field!r:.60}{hint or ', nor in another'}")
+        found.append(SURROGATES.sub("\ufffd", value.replace("\r\n", "\n")))
+    if not found:
+        raise UsageError(f"{name} has no document")
+    return found

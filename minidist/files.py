@@ -10,7 +10,6 @@ a link, another user may have planted it.
 """
 
 import errno
-import fcntl
 import glob
 import os
 import re
@@ -24,16 +23,31 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from minidist import FileFailed, unix
+
 MOST_DESCRIPTORS = 256  # the shell's are among the first
 
 _ready: dict[str, int] = {}  # streams that are already open, by the names that the user gave
+
+
+@contextmanager
+def on_disk(verb: str = "read or write", path: str | Path = "") -> Iterator[None]:
+    """Turn an error of the disk into FileFailed, which ends the work with one line: "cannot VERB PATH: ...". Without a
+    path, the error must name it."""
+    try:
+        yield
+    except FileFailed:
+        raise
+    except OSError as error:
+        raise FileFailed(f"cannot {verb} {path or error.filename}: {error.strerror or error}") from None
+
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def open_regular(path: str) -> BinaryIO:
     """Open a regular file for reading. Raises OSError for anything else: a pipe would wait for its writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | unix.NO_WAIT)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", path)
@@ -145,12 +159,12 @@ def open_stream(path: str) -> int | None:
     if not is_stream(path):
         raise OSError(errno.EINVAL, "it is not a file", path)
     try:
-        stream = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)  # does not wait for a pipe's reader
+        stream = os.open(path, os.O_WRONLY | unix.NO_WAIT)  # does not wait for a pipe's reader
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "no process reads this pipe", path) from None
         raise
-    os.set_blocking(stream, True)
+    unix.wait_for_reader(stream)
     return stream
 
 
@@ -167,8 +181,7 @@ def _descriptor_of(found: os.stat_result) -> int | None:
     """The descriptor under which this process already writes to a file, if any: with `> log`, /dev/stdout is a file."""
     for descriptor in range(MOST_DESCRIPTORS):
         with suppress(OSError):  # this number is not open
-            mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-            if mode != os.O_RDONLY and os.path.samestat(os.fstat(descriptor), found):
+            if unix.is_written(descriptor) and os.path.samestat(os.fstat(descriptor), found):
                 return descriptor
     return None
 
@@ -189,15 +202,26 @@ def make_own_folder(path: str | Path) -> None:
         raise
     refusal = OSError(errno.EPERM, f"{path} is not a folder of yours", str(path))
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = unix.open_folder(path)
     except OSError:
         raise refusal from None
     try:
-        if os.fstat(folder).st_uid != os.geteuid():
+        if not unix.is_mine(os.fstat(folder)):
             raise refusal
-        os.fchmod(folder, 0o700)  # an earlier run may have made it
+        unix.make_private(folder)  # an earlier run may have made it
     finally:
         os.close(folder)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A private folder, as `make_temporary_folder` makes it, that is removed at the end of the context."""
+    path, held = make_temporary_folder("minidist-work-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(held)
 
 
 def make_temporary_folder(prefix: str) -> tuple[Path, int]:
@@ -210,12 +234,12 @@ def make_temporary_folder(prefix: str) -> tuple[Path, int]:
     return path, held
 
 
-def lock(folder: Path) -> int:
+def lock(folder: Path, shared: bool = False) -> int:
     """Lock a folder until the returned descriptor is closed, at the latest when this process ends. Raises
-    BlockingIOError if the folder is locked."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    BlockingIOError if the folder is locked; if shared, waits until it is not."""
+    held = unix.open_folder(folder)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unix.lock(held, shared, wait=shared)
     except OSError:
         os.close(held)
         raise
@@ -224,7 +248,7 @@ def lock(folder: Path) -> int:
 
 def sweep(parent: Path, prefix: str) -> None:
     """Remove folders of killed processes: those of this user, with this prefix, that no process has locked."""
-    for left in parent.glob(f"{glob.escape(prefix)}*"):
+    for left in parent.glob(f"{glob.escape(prefix)}*") if unix.LOCKS else ():
         with suppress(OSError):  # a process uses it, or has just removed it
             if is_own_folder(left):
                 held = lock(left)
@@ -242,7 +266,7 @@ def open_to_readers(path: str) -> None:
 def is_own_folder(path: str | Path) -> bool:
     """Whether `path` is a folder, not a link, that belongs to the user. Raises OSError if nothing is there."""
     found = os.lstat(path)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(found.st_mode) and unix.is_mine(found)
 
 
 def remove(path: str) -> None:

@@ -6,11 +6,13 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 import minidist  # before NumPy: it sets one BLAS thread, also for the serial runs of the tests
+from minidist import processes
 from sampling import part_of_this_run
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # the machine may have other work
@@ -28,6 +30,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Python is started by the thousand, once for each rank: none of them has to compile what it imports, even where
     PYTHONDONTWRITEBYTECODE keeps it from leaving that to the next."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would ranks
+    end_with_parent(session.config)
     gc.disable()  # until all tests are collected: nothing of them is garbage
     if hasattr(session.config, "workerinput"):  # of pytest-xdist, whose first process has done the rest
         return
@@ -35,6 +38,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         compileall.compile_dir(folder, quiet=2)
     if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
         reporter.write_line(f"To repeat this run: MINIDIST_PART={part_of_this_run()}")  # -q prints no header
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of pytest-xdist, for each worker, before it starts."""
+    node.workerinput["parent"] = os.getpid()
+
+
+def end_with_parent(config: pytest.Config) -> None:
+    """A signal that ends the tests unwinds them: no test's rank, program or folder is left. A worker of pytest-xdist
+    gets it when the first process has ended; that process, when `make test` has."""
+    worker = getattr(config, "workerinput", {})
+    parent = worker.get("parent") or (os.getppid() if "MAKELEVEL" in os.environ else None)
+    if parent and processes.LINUX:
+        processes.follow(parent)
+    if worker or not config.getoption("numprocesses", None):
+        processes.unwind_at_signals()
 
 
 LONGEST = (  # files that take long: they begin first, so that none is left over when all others are done

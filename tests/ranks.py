@@ -41,6 +41,8 @@ def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any
 
 
 def by_mpi(*job: Any) -> bool:
+    if "--witness" in repr(job):  # NumPy's account is that of a process
+        return True
     asked = os.environ.get(DOOR)
     return asked == "mpi" if asked else zlib.crc32(repr((part_of_this_run(), *job)).encode()) % OVER_MPI == 0
 

@@ -40,8 +40,8 @@ NOBODY = 65534
 
 # What a chapter trains is small; what is drawn comes after it, and wins.
 SMALL = "--steps 2 --layers 1 --width 8 --heads 2 --context 8 --batch 8"
-WHOLE = ("0", "1", "2", "3", "4", "8", "-1", "x", "1.5", "", "1000000000000")
-NUMBERS = ("0", "0.5", "1", "3", "1e9", "-1", "nan", "inf", "x", "")
+WHOLE = ("0", "1", "2", "3", "4", "8", "-1", "x", "1.5", "", " ", "1000000000000", 309 * "9")
+NUMBERS = ("0", "0.5", "1", "3", "1e9", "-1", "nan", "inf", "x", "", 309 * "9", f"{309 * '9'}GB")
 CONFIGURATION = {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}
 TEXTS: dict[str, str | bytes] = {
     "text": "the quick brown fox\n" * 200,
@@ -280,12 +280,13 @@ def run(line: Line) -> tuple[int, str]:
     if line.surroundings == "no reader":
         os.close(how["stdout"])
     try:
-        _, line.said = process.communicate(timeout=PATIENCE)
+        printed, line.said = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"it hangs, {line}") from None
     finally:
         for left in processes_of(f"MINIDIST_TEST={line.mark}") if process.poll() is None else ():
             os.kill(left, signal.SIGKILL)
+    assert process.returncode != 2 or not printed, f"it prints before it refuses: {printed[-300:]!r}, {line}"
     return process.returncode, line.said
 
 

@@ -1,12 +1,18 @@
 """Text in, batches out."""
 
+import bz2
+import gzip
+import json
+import lzma
 import math
 import os
+import struct
 
 import numpy as np
 import pytest
 
 from minidist import UsageError, data
+from minidist.mr.files import check_inputs
 from minidist.nn.layers import micro_batches
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
@@ -117,6 +123,102 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read --data .*: Is a directory"):
         data.load(str(tmp_path), 8)
     assert len(load(tmp_path, b"a" * 90).validation) == 9
+
+
+def test_a_mark_at_the_beginning_is_no_character(tmp_path):
+    """Windows writes one before UTF-8; within a text it is a character like any other."""
+    marked, plain = (load(tmp_path, mark + (TEXT + "\ufeff.").encode()) for mark in (b"\xef\xbb\xbf", b""))
+    assert marked.vocabulary == plain.vocabulary
+    np.testing.assert_array_equal(marked.train, plain.train)
+
+
+OTHERS = {  # what is no UTF-8 text: by its first bytes, its neighbor, or zeros
+    "utf16": (TEXT.encode("utf-16"), "UTF-16 text: convert it"),
+    "utf16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "UTF-16 text: convert it"),
+    "utf16 unmarked": (("plain text, and a naïve one\n" * 20).encode("utf-16-le"), "UTF-16 text: convert it"),
+    "utf16 unmarked big": (("plain text\n" * 20).encode("utf-16-be"), "UTF-16 text: convert it"),
+    "utf32": (TEXT.encode("utf-32"), "UTF-32 text: convert it"),
+    "utf32 unmarked": (("plain text\n" * 20).encode("utf-32-le"), "UTF-32 text: convert it"),
+    "c.parquet": (b"PAR1" + bytes(range(256)) + b"PAR1", "Parquet: "),
+    "c.jsonl.gz": (gzip.compress(TEXT.encode()), "compressed by gzip: "),
+    "c.zst": (b"\x28\xb5\x2f\xfd" + bytes(100), "compressed by zstd: "),
+    "c.xz": (lzma.compress(TEXT.encode()), "compressed by xz: "),
+    "c.bz2": (bz2.compress(TEXT.encode()), "compressed by bzip2: "),
+    "c.zip": (b"PK\x03\x04" + bytes(100), "a zip file: "),
+    "c.arrow": (b"ARROW1\0\0" + bytes(100), "Arrow: "),
+    "c.npy": (b"\x93NUMPY\x01\0" + bytes(100), "NumPy's array: "),
+    "c.idx": (b"MMIDIDX\0\0" + bytes(100), "Megatron's index of tokens: "),
+    "c.bin": (bytes([65, 0] * 500), "Megatron's tokens: "),
+    "llmc.bin": (struct.pack("<3i", 20240520, 1, 500) + bytes(2000), "llm.c's tokens: "),
+    "llmc-llama.bin": (struct.pack("<3i", 20240801, 7, 500) + bytes(2000), "llm.c's tokens: "),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_text_is_named(tmp_path, name):
+    """In one line that says what to do, for training and for MapReduce."""
+    content, says = OTHERS[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    if name == "c.bin":
+        (tmp_path / "c.idx").write_bytes(b"MMIDIDX\0\0")
+    for read in (lambda: data.load(str(path), 8), lambda: check_inputs([str(path)])):
+        with pytest.raises(UsageError) as error:
+            read()
+        assert f"{path}: it is {says}" in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_text_has_no_zeros(tmp_path):
+    with pytest.raises(UsageError, match=r"my.txt: it is no text: there is a zero byte in its line 3"):
+        load(tmp_path, b"a\r\na\na\0" + b"a" * 90)
+
+
+def lines_of(*documents):
+    return "".join(json.dumps(document) + "\n" for document in documents)
+
+
+def test_lines_of_json_are_documents(tmp_path):
+    """Their field `text`, or another; told so; and the same text however its line ends are written."""
+    parts = ["Kaum hört er's\n" * 20, "α→ω \u2028 😀 \ud800" * 20, "windows\r\n" * 20]
+    path = tmp_path / "c.jsonl"
+    path.write_text("\n" + lines_of(*({"text": part, "content": "b" * 99, "n": 1} for part in parts)))
+    corpus = data.load(str(path), 8)
+    read = corpus.decode(np.concatenate([corpus.train, corpus.validation]))
+    assert read == "\n".join(parts).replace("\r\n", "\n").replace("\ud800", "\ufffd")
+    assert (
+        corpus.note
+        == "c.jsonl has 3 documents, one in each line: the field 'text' is used (--text-field NAME: another)"
+    )
+    assert data.load(str(path), 8, "content").vocabulary == "\nb"
+    assert load(tmp_path, TEXT).note == ""
+    path.rename(tmp_path / "c.json")  # JSON, or a text: the option decides
+    assert "{" in data.load(str(tmp_path / "c.json"), 8).vocabulary
+    assert data.load(str(tmp_path / "c.json"), 8, "content").vocabulary == "\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            lines_of({"text": "a"}, {"content": "b", "id": 1}),
+            "line 2 has no text in a field 'text': use --text-field content",
+        ),
+        (lines_of({"text": "a"}, {"id": 1, "n": 2}), "line 2 has no text in a field 'text', nor in another"),
+        (lines_of({"text": ["a"]}), "line 1 has no text in a field 'text', nor in another"),
+        ('{"text": "a"}\n[1]\n', "line 2 is no JSON object"),
+        ('{\n"text": "a"}\n', "line 1 is no JSON object"),
+        ('{"text": ' + "[" * 100_000, "line 1 is no JSON object"),
+        ("\n\n", "has no document"),
+    ],
+)
+def test_lines_that_are_no_documents(tmp_path, text, says):
+    path = tmp_path / "c.ndjson"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        data.load(str(path), 8)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_without_a_file_there_is_the_same_text_whatever_the_python():

@@ -4,8 +4,8 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
 
 - The lowest rooms, nn, papers, memory, layout and contents, know nothing of one another or of anything but
   minidist/__init__.py, which is below all and imports nothing itself; the function in it that IPython calls opens a
-  door when it is called. The leaves files.py, with which they all write, and colors.py,
-  in which they all draw, are below them.
+  door when it is called. The leaves files.py, with which they all write, colors.py, in which they all draw,
+  processes.py, which starts programs, and unix.py, by which they do without Unix, are below them.
 - Rooms on one floor do not import each other in a circle. A chapter imports earlier ones only.
 - A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
@@ -51,7 +51,8 @@ WORKSHOPS = {
 }
 FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
-    ("files", "colors"),
+    ("unix",),
+    ("files", "colors", "processes"),
     ("nn", "papers", "memory", "layout", "contents"),
     ("mpi",),
     ("exchange",),

@@ -3,12 +3,15 @@
 That it trains as data parallelism does: tests/test_offload.py. What it moves and holds: tests/test_chapters.py.
 """
 
+import gc
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +34,7 @@ from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
+from minidist.train import Alone
 from ranks import launch
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
@@ -422,6 +426,17 @@ def test_a_disk_with_too_little_room(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_more_files_than_a_process_may_open_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any is made: each array in a file keeps one open. Nothing is left of the folder either."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (80, 80))
+    monkeypatch.setattr(resource, "setrlimit", lambda of, limits: None)
+    with pytest.raises(UsageError, match="ulimit -n allows 80 open files, and 88 are needed"):
+        find("infinity").prepared([], Alone())
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
 FULL = """
 import resource
 from dataclasses import replace
@@ -441,6 +456,6 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
     command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (74, "")
     says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

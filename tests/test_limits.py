@@ -57,6 +57,44 @@ def test_no_choice_changes_a_number(kind: Any, tied: bool, n: int) -> None:
     run_ranks(be_rank, n)
 
 
+E, L, H = (VOCABULARY + CONTEXT) * 15, 13 * 15 + 12 * 15**2, (VOCABULARY + 2) * 15  # elements of the model's units
+ONE_AHEAD = "E1 12 23 3H H H3 32 21 1E E"
+
+
+@pytest.mark.parametrize(
+    ("limits", "here"),
+    [
+        (Limits(ahead=1), ONE_AHEAD),
+        (Limits(ahead=L), ONE_AHEAD),  # L are under way: not fewer
+        (Limits(ahead=L + 1), "E12 123H 23H 3H H H32 321E 21E 1E E"),
+        (Limits(ahead=10**6), "E123H 123H 23H 3H H H321E 321E 21E 1E E"),
+        (Limits(ahead=10**6, live=2 * L), ONE_AHEAD),  # two layers are not more than 2L
+        (Limits(ahead=10**6, live=2 * L - 1), "E1 1 2 3H H H3 3 2 1E E"),  # no later unit comes in a layer's place
+        (Limits(ahead=10**6, live=E), "E 1 2 3 H H 3 2 1 E"),
+        (Limits(60, ahead=10**6, live=2 * 12 * 15**2), ONE_AHEAD),  # what persists is not gathered, and not counted
+    ],
+)
+def test_which_units_are_here_by_hand(limits: Limits, here: str) -> None:
+    """In the turn of each: embedding, three layers, head; forward and backward. A bound is met, not only kept."""
+    seen: list[str] = []
+
+    def be_rank(comm: Comm) -> None:
+        class Seen(limited(ZeRO3, limits)):  # type: ignore[misc]
+            def gather_ahead(self) -> None:
+                super().gather_ahead()
+                seen.append("".join(letter for letter, flat in named.items() if flat.gathered is not None))
+
+        units = model(tied=False)
+        engine = Seen(units, settings("fp64", "adamw", 1, clip=0.0), comm)
+        divided = [flat for unit in units for flat in unit.flats if flat not in engine.staying]
+        named = dict(zip("E123H", divided, strict=True))
+        tokens = np.random.default_rng(0).integers(0, VOCABULARY, (6, CONTEXT + 1))
+        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+
+    run_ranks(be_rank, 1)
+    assert [sorted(turn) for turn in seen] == [sorted(turn) for turn in here.split()]
+
+
 def test_small_parameters_get_a_flat_of_their_own() -> None:
     """Of width 15: biases and norms have 15 to 60 elements, positions 15·context, matrices 225 and more."""
     units = model()

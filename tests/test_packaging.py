@@ -7,12 +7,18 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement  # pytest needs it, too
 
+from jobs.without_mpi import NAMES, TEXT, TINY, lines_of
 from minidist import __version__
 from minidist.classroom.release import INSTALLED
 from minidist.contents import CHAPTERS, Entry
@@ -72,8 +78,9 @@ def test_the_source_distribution_holds_every_file_of_the_clone(tmp_path: Path) -
 
 UNPACK = f"tar xf minidist-{__version__}.tar.gz"
 IN_TURN = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, runpy, sys, warnings
 sys.modules["pytest"] = None  # not installed, as for this user
+warnings.filterwarnings("ignore", module="runpy")  # another line has imported what this one runs
 said = []
 for program, *arguments in json.loads(sys.argv[1]):
     sys.argv, err, status = [program, *arguments], io.StringIO(), 0
@@ -122,8 +129,95 @@ def test_what_needs_a_clone_says_how_to_get_one(outside: Outside) -> None:
 def test_what_is_not_installed_is_installed_by_name(outside: Outside) -> None:
     run = outside.run(sys.executable, "-S", "-m", "minidist.zero3")  # -S: without the folder of what is installed
     assert (run.returncode, run.stdout) == (2, "")
-    assert "pip install 'minidist[mpich]'" in run.stderr
+    assert "pip install 'minidist';" in run.stderr
     assert "make" not in run.stderr
+
+
+# ---- without extras: NumPy, rich, safetensors, greenlet, and what these need -----------------------------------------
+
+
+def needed(name: str) -> Iterator[metadata.Distribution]:
+    """A distribution, and what it needs without extras."""
+    yield (found := metadata.distribution(name))
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from needed(requirement.name)
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Outside:
+    """A new environment in which pip has installed the wheel, and nothing that its extras name."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder / "env", symlinks=True)
+    [packages] = folder.glob("env/lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+        [about] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = message_from_bytes(archive.read(about)).get_all("Requires-Dist", [])
+    requirements = [Requirement(line) for line in lines]
+    alone = [each.name for each in requirements if each.marker is None]
+    assert sorted(alone) == ["greenlet", "numpy", "rich", "safetensors"]
+    for each in {each.name: each for name in alone for each in needed(name)}.values():
+        for top in {Path(str(file)).parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(str(each.locate_file(top)))
+    (folder / "empty").mkdir()
+    (folder / "empty" / "text").write_text(TEXT)
+    path = os.pathsep.join([str(folder / "env" / "bin"), "/usr/bin", "/bin"])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+    return Outside(folder / "empty", environment)
+
+
+def test_without_extras_every_chapter_runs(bare: Outside) -> None:
+    lines = [line.split() for name in NAMES for line in lines_of(name, 4)]
+    done = bare.run("python", "-c", IN_TURN, json.dumps(lines))
+    assert done.returncode == 0, done.stderr
+    for line, (status, said) in zip(lines, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert (status, said) == (0, ""), (line, [line for line in done.stdout.splitlines() if "✗" in line])
+
+
+def test_without_extras_one_line_says_how_to_have_more_ranks(bare: Outside) -> None:
+    """On one rank; and under an mpirun of the system, which starts none."""
+    line = ["python", "-m", "minidist.zero3", *TINY.split(), "--steps", "1"]
+    alone = bare.run(*line)
+    assert (alone.returncode, alone.stderr) == (0, "One rank. For more: --ranks 4\n")
+    bare.environment["PMI_RANK"] = "0"
+    launched = bare.run(*line)
+    del bare.environment["PMI_RANK"]
+    assert (launched.returncode, launched.stdout, launched.stderr.count("\n")) == (2, "", 1)
+    assert "mpi4py is not installed" in launched.stderr
+    assert "pip install 'minidist[mpich]', or do without mpirun: --ranks 4" in launched.stderr
+
+
+def test_without_extras_the_doctor_is_content_and_says_how_to_have_mpi(bare: Outside) -> None:
+    if shutil.which("mpirun", path=bare.environment["PATH"]):
+        pytest.skip("the system has an mpirun")
+    done = bare.run("python", "-m", "minidist", "doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok      ranks in one process: python -m minidist.zero3 --ranks 4\n" in done.stdout
+    assert "none    no MPI, so there is no mpirun\n        to have one: " in done.stdout
+    assert "pip install mpi4py mpich" in done.stdout
+
+
+TRACES = "from minidist.site.traces import COLLECTIVES, trace; [trace(name, 4) for name in COLLECTIVES]"
+RUNS = "from pathlib import Path; from minidist.site.runs import run_chapter; print(run_chapter('zero3', Path('x'))[0])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["-m", "minidist", "plan", "--model", "llama2-7b", "--ranks", "64", "--check", "1"],
+        ["-m", "minidist", "bugs", "zero2-is-zero1"],
+        [str(ROOT / "tests/jobs/without_mpi.py"), "4"],
+        ["-c", TRACES],
+        ["-c", RUNS],
+    ],
+    ids=lambda line: " ".join(line)[:40],
+)
+def test_without_extras_commands_run_ranks(bare: Outside, line: list[str]) -> None:
+    done = bare.run("python", *line)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 COMMANDS = ("lessons", "inspect", "to-fp32", "explain", "plan", "papers", "recompute", "audit", "mutants", "bugs")

@@ -29,6 +29,7 @@ PROGRAMS = [
     *("minidist.bench", "minidist.deepspeed"),
 ]
 TEXTS = {"--pattern", "--inject", "chapters", "name"}  # what may be empty, or is looked at later: no name of a file
+NAMES = {"--job", "--text-field"}  # what may not be empty, and is no name of a file
 
 # In a child for each program: MPI can be begun once in a process.
 WALK = r"""
@@ -54,14 +55,17 @@ def walk(parser, *_):
         if action.nargs == 0 or action.help == "==SUPPRESS==" and action.const:
             continue
         option = action.option_strings[-1:]
-        empty = tried(parser, [f"{option[0]}="] if option else [""])
+        empty, blank, *_ = [
+            tried(parser, [f"{option[0]}={text}"] if option else [text])
+            for text in ("", " ", 309 * "9", 309 * "9" + "GB", 5000 * "9", "1e999", 309 * "9" + ":1", "1:" + 309 * "9")
+        ]
         home = None
         if "is empty" in empty:
             home = str(action.type("~/x"))
             os.environ["HOME"] = ""
             home += " " + tried(parser, [f"{option[0]}=~/x"] if option else ["~/x"])
             os.environ["HOME"] = "/home/of/mine"
-        found[(option or [action.dest])[0]] = [str(action.metavar), empty, home]
+        found[(option or [action.dest])[0]] = [str(action.metavar), empty, home, blank]
     os.write(1, json.dumps(found).encode() + b"\n")
     os._exit(0)
 
@@ -80,8 +84,9 @@ for program in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[str, str, str]]]:
-    """By program and option: its metavar, what becomes of an empty value, and of ~ with a home and without."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[str, str, str, str]]]:
+    """By program and option: its metavar, what becomes of an empty value, of ~ with a home and without, and of a blank;
+    no option fails at numbers of any length."""
     done = subprocess.run(
         [sys.executable, "-c", WALK, *PROGRAMS],
         cwd=tmp_path_factory.mktemp("walk"),
@@ -98,23 +103,24 @@ def test_every_program_is_known() -> None:
     assert set(re.findall(r"^python -m minidist ([a-z][\w-]*)", USAGE, re.MULTILINE)) == {*COMMANDS, *WITHOUT}
 
 
-def test_no_option_takes_an_empty_value_for_none(found: dict[str, dict[str, tuple[str, str, str]]]) -> None:
+def test_no_option_takes_an_empty_value_for_none(found: dict[str, dict[str, tuple[str, str, str, str]]]) -> None:
     for program, options in found.items():
         assert options, program
-        for option, (metavar, empty, _) in options.items():
+        for option, (metavar, empty, _, blank) in options.items():
             assert empty != "taken" or option in TEXTS, f"{program} {option}"
             if re.search("FILE|DIR|FOLDER|LESSON|OUT", metavar):
                 assert "is empty" in empty, f"{program} {option}: {empty}"
+                assert blank == empty, f"{program} {option}: {blank}"
                 assert option.upper() in empty.upper() or metavar in empty
 
 
-def test_home_is_expanded_or_refused(found: dict[str, dict[str, tuple[str, str, str]]]) -> None:
-    of_train = {option for option, (_, _, home) in found["minidist.train"].items() if home}
-    assert of_train == {"--data", "--save", "--load", "--export", "--json", "--memory-plot"}
-    assert sum(home is not None for options in found.values() for _, _, home in options.values()) > 100
+def test_home_is_expanded_or_refused(found: dict[str, dict[str, tuple[str, str, str, str]]]) -> None:
+    of_train = {option for option, (_, _, home, _) in found["minidist.train"].items() if home}
+    assert of_train - NAMES == {"--data", "--save", "--load", "--export", "--json", "--memory-plot"}
+    assert sum(home is not None for options in found.values() for _, _, home, _ in options.values()) > 100
     for program, options in found.items():
-        for option, (_, _, home) in options.items():
-            if home and option != "--job":
+        for option, (_, _, home, _) in options.items():
+            if home and option not in NAMES:
                 assert home.startswith("/home/of/mine/x "), f"{program} {option}: {home}"
                 assert "the home folder of ~ is not known" in home, f"{program} {option}: {home}"
 

@@ -117,3 +117,16 @@ def test_training_may_be_saved_where_it_came_from(tmp_path):
     assert run(tmp_path, "--load", "model", "--steps", "2").returncode == 2
     assert run(tmp_path, "--load", "model", "--export", "file", "--steps", "3").returncode == 0
     assert run(tmp_path, "--load", "file", "--export", "./file", "--steps", "4").returncode == 0
+
+
+def test_a_chapter_says_which_field_of_jsonl_it_trains_on(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"text": "abc abd ", "body": "xyz"}\n' * 50)
+    for chapter in ("minidist.train", "minidist.parameter_server --colocated"):
+        line = [sys.executable, "-m", *chapter.split(), *SMALL, "--data", "c.jsonl"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "minidist: c.jsonl has 50 documents, one in each line: the field 'text' is used" in done.stderr
+
+
+def test_a_field_is_of_a_file(refusal):
+    assert refusal("--text-field", "text") == "--text-field needs --data"

@@ -44,7 +44,18 @@ def test_it_runs_on_push_and_pull_request_and_writes_only_where_it_must() -> Non
     assert {name for name, job in JOBS.items() if "permissions" in job} == {"publish", "release"}
     for name, only in (("publish", "refs/heads/main"), ("release", "refs/tags/v")):
         assert only in JOBS[name]["if"]
-        assert JOBS[name]["needs"] == ["check", "site"]
+        assert JOBS[name]["needs"] == ["check", "alone", "site"]
+
+
+def test_a_leg_without_mpi_installs_nothing_else() -> None:
+    """Neither make nor extras; on Windows, too."""
+    leg = JOBS["alone"]
+    scripts = [step["run"] for step in leg["steps"] if "run" in step]
+    assert leg["strategy"]["matrix"]["system"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    assert scripts[0] == "pip install ."
+    for script in scripts[1:]:
+        program = script.split()[1]
+        assert program == "-m" or (ROOT / program).is_file()
 
 
 @pytest.mark.parametrize("tag", [f"v{__version__}", "v9.9.9"])

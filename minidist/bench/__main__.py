@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from minidist import Finished, UsageError, find_clone, how_to_make
+from minidist import Finished, Stopped, UsageError, find_clone, how_to_make, unix
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
@@ -82,10 +82,13 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
         raise UsageError(f"--keep is for a clone, which keeps results: {how_to_make('setup')}")
     if options.table:
         raise Finished(results.table(results.read()).rstrip())
+    unix.check()
     if options.run and options.only:
         raise UsageError("--run measures nothing else: leave out --only")
     if options.run:
         corpus = load(options.run, one_process.SMALL[0]["context"])
+        if corpus.note:
+            print(f"minidist: {corpus.note}", file=sys.stderr)
         return {"run": partial(one_process.whole_run, corpus)}, options
     return {name: SECTIONS[name] for name in options.only or SECTIONS}, options
 
@@ -103,12 +106,15 @@ def main() -> None:
     if options.json != "-":
         print("\n".join(machine.lines(here)), end="\n\n")
         print_rows(rows)
-    if options.plot:
+    drawn = any(row.ratio is not None for row in rows)
+    if options.plot and drawn:
         write_output(options.plot, plot.draw(rows, machine.name_of(here), format_of(options.plot)))
         if options.json != "-":
             say_written(plot=options.plot)
     if options.keep:
         results.write_results(here, measured)
+    if options.plot and not drawn:
+        raise Stopped(f"--plot {options.plot}: there is no ratio to draw: nothing to compare with is installed")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.bench.measure import Row, compare, missing_row
 from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
+from minidist.files import temporary_folder
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.mpi import shm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -135,7 +135,7 @@ def start() -> Iterator[Row]:
     seconds = []
     for _ in range(5):
         begin = time.perf_counter()
-        with subprocess.Popen(
+        with processes.started(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -153,5 +153,5 @@ def start() -> Iterator[Row]:
 
 def run_on_ranks(function: str, n: int, *args: Any) -> list[Any]:
     """Run a function of minidist.bench.ranks; its last argument is a file in which gloo's processes meet."""
-    with tempfile.TemporaryDirectory() as folder:
-        return launch(f"minidist.bench.ranks:{function}", n, *args, os.path.join(folder, "store"), timeout=600).values
+    with temporary_folder() as folder:
+        return launch(f"minidist.bench.ranks:{function}", n, *args, str(folder / "store"), timeout=600).values

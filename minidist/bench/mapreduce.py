@@ -6,17 +6,17 @@ are Python's \\w+ in lower case. All programs must count the same, word for word
 
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from minidist import processes
 from minidist.bench.measure import Row, alternate, compare, missing_row
 from minidist.data import load
+from minidist.files import temporary_folder
 from minidist.launch.launcher import launch
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
@@ -32,8 +32,8 @@ def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
     """MapReduce with a master and two workers, compared with two threads of DuckDB and Polars, and with programs on one
     core."""
     title = f"word count, {size / 1e6:.0f} MB, {RANKS} ranks"
-    with tempfile.TemporaryDirectory() as folder:
-        text, output, other = Path(folder) / "text", Path(folder) / "output", Path(folder) / "other"
+    with temporary_folder() as folder:
+        text, output, other = folder / "text", folder / "output", folder / "other"
         write_text(text, size)
         for beside, theirs, package in PROGRAMS:
             if package and find_spec(package) is None:
@@ -112,12 +112,12 @@ SHELL = r"""tr -cs A-Za-z0-9_ "\n" < "$1" | tr A-Z a-z | LC_ALL=C sort | uniq -c
 
 def python(program: str, path: Path, output: Path) -> None:
     """Run a program in a Python process of its own."""
-    subprocess.run([sys.executable, "-c", program, path, output], check=True)
+    processes.run([sys.executable, "-c", program, path, output]).check_returncode()
 
 
 def shell(path: Path, output: Path) -> None:
     """Run what a user would type in a shell. It finds ASCII words only."""
-    subprocess.run(["sh", "-c", SHELL, "sh", path, output], check=True)
+    processes.run(["sh", "-c", SHELL, "sh", path, output]).check_returncode()
 
 
 Program = Callable[[Path, Path], None]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, find_clone, how_to_install, how_to_make
+from minidist import UsageError, find_clone, how_to_install, how_to_make, processes
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.tables import number
 from minidist.colors import QUANTITIES
@@ -36,7 +36,9 @@ Bars = list[tuple[str, int, str]]  # what it is, how many bytes, its color
 def report(chapter: str, *options: str) -> dict[str, Any]:
     """What a chapter counts in one step on 4 ranks. Raises CalledProcessError if a claim does not hold."""
     command = [find_mpiexec(), "-n", str(RANKS), sys.executable, "-m", f"minidist.{chapter}", "--steps", "1", *options]
-    return json.loads(subprocess.run([*command, "--json", "-"], check=True, stdout=subprocess.PIPE).stdout)
+    done = processes.run([*command, "--json", "-"], stdout=subprocess.PIPE)
+    done.check_returncode()
+    return json.loads(done.stdout)
 
 
 def held(counted: dict[str, Any], pool: str = "device") -> Bars:

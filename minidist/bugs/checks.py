@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from minidist import Stopped
+from minidist import Stopped, processes
 from minidist.bugs.probe import Run
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
@@ -96,16 +96,17 @@ def perform(edits: Iterable[Edit], runs: dict[str, Run]) -> dict[str, Counted]:
     """Perform runs in a copy of the package with these changes."""
     with changed_copy(edits) as folder:
         try:
-            done = subprocess.run(
+            done = processes.run(
                 [sys.executable, "-m", "minidist.bugs.probe"],
-                input=json.dumps([asdict(run) for run in runs.values()]),
+                TIMEOUT,
+                json.dumps([asdict(run) for run in runs.values()]),
                 cwd=folder,
                 env={**os.environ, **python_in(folder)},
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                timeout=TIMEOUT,
-                check=True,
             )
+            done.check_returncode()
         except subprocess.SubprocessError as error:
             raise Stopped(f"runs in a copy of the package did not come to their end: {error}") from None
     return dict(zip(runs, json.loads(done.stdout), strict=True))

@@ -7,17 +7,17 @@
 import json
 import math
 import sys
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from minidist import checkpoint
+from minidist import checkpoint, processes
 from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
+from minidist.files import temporary_folder
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
 from minidist.train import Alone, Driver
@@ -38,17 +38,18 @@ class Run:
 
 
 def main() -> None:
+    processes.unwind_at_signals()
     for line in sys.stdin:
         print(json.dumps([count(Run(**run)) for run in json.loads(line)]), flush=True)
 
 
 def count(run: Run) -> dict[str, Any]:
     """Perform a run; returns what rank 0 knows at the end that it counted or, if it fails, the error alone."""
-    with tempfile.TemporaryDirectory(prefix="minidist-bug-") as folder:
+    with temporary_folder() as folder:
         try:
             if run.chapter == "train":
-                return train(run, Alone(), folder)
-            return run_ranks(lambda comm: train(run, comm, folder), run.ranks)[0]
+                return train(run, Alone(), str(folder))
+            return run_ranks(lambda comm: train(run, comm, str(folder)), run.ranks)[0]
         except Exception as error:  # a broken program may raise anything
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import Stopped
+from minidist import Stopped, processes
 from minidist.bugs import record
 from minidist.bugs.checks import MODEL, SGD
 from minidist.bugs.probe import Run
@@ -147,9 +147,6 @@ class Systems:
 
     def close(self) -> None:
         """End the processes, and remove their copies."""
-        for process in self.processes.values():
-            process.kill()
-            process.communicate()
         self.processes.clear()
         self.opened.close()
 
@@ -184,7 +181,7 @@ class Systems:
         """The process for the copy of the package with these changes."""
         if edits not in self.processes:
             folder = self.opened.enter_context(changed_copy(edits))
-            self.processes[edits] = subprocess.Popen(
+            probe = processes.started(
                 [sys.executable, "-m", "minidist.bugs.probe"],
                 cwd=folder,
                 env={**os.environ, **python_in(folder), **SETTINGS},
@@ -193,6 +190,7 @@ class Systems:
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
+            self.processes[edits] = self.opened.enter_context(probe)
         return self.processes[edits]
 
 

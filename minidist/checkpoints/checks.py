@@ -13,6 +13,7 @@ from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.form import STATE, check_fields, check_state, short
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
+from minidist.checkpoints.others import name_other
 from minidist.cli.paths import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
@@ -52,6 +53,8 @@ def check(
             state = found.state
         else:
             check_readable(option, path)
+            if other := name_other(path):
+                raise UsageError(f"is {other}")
             state = _check_file(path, parameters, identity, moments)
         if state["steps"] > steps:
             raise UsageError(f"has {short(state['steps'])} steps done: ask for at least as many with --steps")

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from minidist import UsageError
 from minidist.checkpoints import files, form
+from minidist.checkpoints.others import name_other
 from minidist.checkpoints.pieces import Piece, Shape, overlaps, whole_piece
 from minidist.files import is_draft, open_regular
 from minidist.nn.tensor import Array
@@ -134,9 +135,19 @@ def drafts_in(folder: str) -> list[str]:
 
 
 def find_newest(path: str) -> str:
-    """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
+    """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError, which names
+    a checkpoint of another system as what it is."""
     if _is_checkpoint(path):
         return path
+    try:
+        return _find_latest(path)
+    except UsageError:
+        if other := name_other(path):
+            raise UsageError(f"{path} is {other}") from None
+        raise
+
+
+def _find_latest(path: str) -> str:
     if not os.path.isdir(path):
         raise UsageError(f"{path} is not a folder of checkpoints")
     latest = os.path.join(path, LATEST)

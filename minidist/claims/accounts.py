@@ -11,7 +11,6 @@ A write through a memory map is not a system call, and escapes both accounts.
 """
 
 import json
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from minidist.claims.reports import read_report
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
+from minidist.files import temporary_folder
 from minidist.memory.kernel import AUDIT
 
 T = TypeVar("T")
@@ -126,11 +126,11 @@ class Moved(NamedTuple):
 
 def compare_moved(asked: Asked) -> list[Moved]:
     """What each rank read and wrote. Raises UsageError if there is no report."""
-    with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
-        report = read_report(asked.ranks, asked.line, **{AUDIT: folder})
+    with temporary_folder() as folder:
+        report = read_report(asked.ranks, asked.line, **{AUDIT: str(folder)})
         if "moved" in report:
             return [*read_links(report)]
-        return [*read_workers(Path(folder))]
+        return [*read_workers(folder)]
 
 
 def read_links(report: dict[str, Any]) -> Iterator[Moved]:

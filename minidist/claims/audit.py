@@ -13,7 +13,6 @@ lists its own messages (for barriers, and to make communicators) separately; the
 
 import json
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
+from minidist.files import temporary_folder
 from minidist.launch import launcher
 from minidist.memory import kernel
 from minidist.mpi.rank import AUDIT
@@ -62,15 +62,15 @@ class Sent(NamedTuple):
 
 def watch(line: str, n: int) -> list[Sent]:
     """Run a chapter's line on n ranks while the library records. Raises UsageError if it fails."""
-    with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
+    with temporary_folder() as folder:
         watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
         monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
-        done = reports.perform(line, n, folder, {AUDIT: folder}, monitoring)
+        done = reports.perform(line, n, folder, {AUDIT: str(folder)}, monitoring)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]  # Open MPI frames it
             *_, last = ["it failed", *said]
             raise UsageError(f"mpirun -n {n} python -m minidist.{line}: {last}")
-        return [sent for rank in range(n) for sent in read_sent(rank, n, Path(folder))]
+        return [sent for rank in range(n) for sent in read_sent(rank, n, folder)]
 
 
 def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import UsageError, how_to_enter_clone, how_to_install
+from minidist import UsageError, how_to_enter_clone, how_to_install, unix
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
@@ -123,6 +123,7 @@ def main(arguments: list[str]) -> int:
         for written in release(options.out, lessons, options.hidden):
             print(written)
         return 0
+    unix.check()
     if find_spec("pytest") is None:
         raise UsageError(f"grading needs pytest: {how_to_install('mpich', 'lessons')}")
     if options.wire == "mpi":

@@ -8,19 +8,21 @@ results/.
 
 import os
 import sys
-import tempfile
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from minidist import UsageError
 from minidist.classroom import reports
-from minidist.classroom.grade import MACHINE_FAULT, grade
+from minidist.classroom.grade import MACHINE_FAULT, grade, printable
 from minidist.classroom.handed_in import look, sort_out
 from minidist.classroom.release import model_answers
 from minidist.cli.options import Parser, in_one_process, pathlib_path
-from minidist.cli.paths import as_json, write_inside
+from minidist.cli.paths import as_json, is_folder, write_inside
+from minidist.files import temporary_folder
 
+FAILED = "Not graded: the autograder failed. That is no fault of yours; tell your instructor."
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
 NOTEBOOK = (
     "A notebook cannot be graded: copy the functions that you have written in it into exercise.py, see with"
@@ -29,29 +31,41 @@ NOTEBOOK = (
 
 
 def main(folder: Path) -> int:
+    if not is_folder(folder / "source"):
+        raise UsageError(f"{folder} is no folder of an autograder: it has no folder source")
+    try:
+        (folder / "results").mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}/results cannot be a folder: {error.strerror}") from None
     try:
         document = results(folder)
+    except UsageError as error:  # for the instructor: Gradescope does not show it to students
+        print(f"minidist: error: {error}", file=sys.stderr)
+        document = refusal(FAILED)
     except Exception:
-        traceback.print_exc()  # for the instructor: Gradescope does not show it to students
-        document = refusal("Not graded: the autograder failed. That is no fault of yours; tell your instructor.")
+        traceback.print_exc()
+        document = refusal(FAILED)
     if document is None:
         return MACHINE_FAULT
-    (folder / "results").mkdir(exist_ok=True)
     write_inside(str(folder / "results"), "results.json", as_json(document))
     return 0
 
 
 def results(folder: Path) -> dict[str, Any] | None:
     """The content of results.json; None if a fault of the machine prevented grading."""
-    [lesson] = (folder / "source" / "lesson").iterdir()
+    place = folder / "source" / "lesson"
+    lessons = [*place.iterdir()] if is_folder(place) else []
+    if len(lessons) != 1:
+        raise UsageError(f"there are {len(lessons)} lessons in {place}, not 1")
+    [lesson] = lessons
     hidden = folder / "source" / "hidden"
     for module in model_answers([lesson]):
         lock(module)
-    with tempfile.TemporaryDirectory() as scratch:
-        found = look(folder / "submission", Path(scratch))
+    with temporary_folder() as scratch:
+        found = look(folder / "submission", scratch)
         exercises, problems = sort_out(found, [lesson])
         for problem in problems:
-            print(problem)
+            print(printable(problem))
         if lesson.name not in exercises:
             notebook = any(each.shown.suffix.lower() == ".ipynb" for each in found)
             return refusal(f"Not graded: {'; '.join(problems)}. {NOTEBOOK if notebook else WHAT}")

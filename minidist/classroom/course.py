@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError, __version__
+from minidist import UsageError, __version__, processes
 from minidist.classroom import feedback, handed_in, reports, roster
 from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade, printable
 from minidist.cli.paths import check_apart, check_writable, is_file, is_folder, say_written, write_output
-from minidist.files import is_stream
+from minidist.files import is_stream, temporary_folder
 
 
 @dataclass
@@ -112,8 +111,8 @@ def grade_class(
     known = roster.read(people) if people else None
     outputs.check(submissions, people)
     journal = Journal(outputs.journal)
-    with tempfile.TemporaryDirectory() as scratch:
-        found = handed_in.look(opened(submissions, Path(scratch)), Path(scratch))
+    with temporary_folder() as scratch:
+        found = handed_in.look(opened(submissions, scratch), scratch)
         handed = roster.by_student(
             [each for each in found if each.shown.parts], known, [lesson.name for lesson in lessons]
         )
@@ -152,8 +151,11 @@ def grade_all(result: "Class", tasks: Sequence[Task], journal: Journal, options:
                     journal.add(keys[task], graded)
                 left = (time.monotonic() - begin) / done * (len(anew) - done)
                 result.take(task, graded, f"{done} of {len(anew)}, {describe_time(left)} left" if left else "")
-        except BaseException:  # above all an interrupt: start no more tasks
+        except BaseException:  # above all an interrupt: end all tasks, and start no more
             pool.shutdown(wait=False, cancel_futures=True)
+            while any(future.running() for future in running):  # one may be about to start its process
+                processes.terminate_all()
+                time.sleep(0.05)
             raise
 
 
@@ -209,7 +211,8 @@ class Class:
         said = [] if not self.known or student in self.known.rows else ["not in the roster"]
         absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
         said += problems + ([f"no {name}" for name in absent] if exercises else [])
-        return said + [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
+        said += [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
+        return [printable(problem) for problem in said]
 
     def tasks(self, lessons: Sequence[Path]) -> list[Task]:
         """All exercises that were handed in."""
@@ -223,7 +226,10 @@ class Class:
     def take(self, task: Task, graded: Grade, progress: str = "") -> None:
         self.grades[task.student][graded.lesson] = graded
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
-        print(printable(f"{task.student:30} {graded.lesson:25} {outcome:10} {progress}".rstrip()), flush=True)
+        took = f"{graded.seconds:.1f} s"
+        print(
+            printable(f"{task.student:30} {graded.lesson:25} {outcome:10} {took:>8}  {progress}".rstrip()), flush=True
+        )
         if self.outputs.journal:  # a stream gets the table once, at the end
             self.write_csv()
         self.finish(task.student)
@@ -249,7 +255,9 @@ class Class:
             points = [f"{earned[name]:g}" if name in earned else "" for name in self.lessons]
             total = f"{sum(earned.values()):g}" if earned else ""
             named = row or [student] + [""] * (len(header) - 1)
-            writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
+            writer.writerow(
+                [as_text(printable(cell)) for cell in (*named, *points, total, "; ".join(self.problems(student)))]
+            )
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
     def notes(self) -> dict[str, str]:
@@ -268,4 +276,4 @@ class Class:
         if absent := [name for name in self.lessons if name not in self.asked]:
             lines.append(f"nobody has handed in {', '.join(absent)}")
         lines += [f"note on {names}: {note}" for note, names in self.notes().items()]
-        return "\n".join([table, "", *lines]).strip()
+        return "\n".join([table, "", *map(printable, lines)]).strip()

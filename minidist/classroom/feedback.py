@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from minidist.classroom.grade import Grade
+from minidist.classroom.grade import Grade, printable
 from minidist.cli.paths import write_inside
 
 PAGE = """<!doctype html>
@@ -45,7 +45,7 @@ def names(students: Sequence[str]) -> dict[str, str]:
 def write(file: Path, student: str, grades: Sequence[Grade], problems: Sequence[str]) -> None:
     sections = [section(grade) for grade in grades if not grade.machine]
     sections += [f"<p>{escape(problem)}</p>" for problem in problems]
-    page = PAGE.format(student=escape(student), body="\n".join(sections))
+    page = PAGE.format(student=escape(printable(student)), body="\n".join(sections))
     write_inside(str(file.parent), file.name, page.encode(errors="backslashreplace"))
 
 

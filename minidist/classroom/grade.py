@@ -11,11 +11,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.cli.paths import check_readable, is_file, is_folder
 
 WORK = "work"  # where students' copies of the lessons are
@@ -50,6 +51,7 @@ class Grade:
     parts: list[Part] = field(default_factory=list)
     error: str = ""  # why it could not be graded
     machine: bool = False  # through no fault of the submission: there is no grade, not even 0 points
+    seconds: float = 0  # how long that took
     seed: int | None = None  # repeats the same grade
     notes: list[str] = field(default_factory=list)  # for the instructor: they change no points
 
@@ -80,6 +82,7 @@ def grade(
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
     check_readable("the submission", str(submission))
     check_hidden(hidden)
+    begin = time.monotonic()
     with tempfile.TemporaryFile() as written:  # without a name, so that no other process can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
@@ -89,12 +92,11 @@ def grade(
         command += [f"--seed={seed}"] if seed is not None else []
         command += [str(lesson / "test_exercise.py"), *map(str, sorted(hidden.glob("test_*.py")) if hidden else [])]
         try:
-            run = subprocess.run(
+            run = processes.run(
                 command,
-                stdin=subprocess.DEVNULL,
+                LONGEST,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=LONGEST,
                 pass_fds=[written.fileno()],
                 env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # saves a second of processor time
             )
@@ -103,8 +105,9 @@ def grade(
         except subprocess.TimeoutExpired:
             ending, output = f"was ended after {LONGEST:g} s", ""
         written.seek(0)
-        lines = [json.loads(line) for line in written.read().decode().splitlines()]
-    graded = Grade(lesson.name, submission)
+        *whole, cut = written.read().decode().split("\n")
+        lines = [json.loads(line) for line in whole]
+    graded = Grade(lesson.name, submission, seconds=time.monotonic() - begin)
     parts = {line["name"]: Part(**{**line, "message": printable(line["message"])}) for line in lines if "name" in line}
     for line in lines:
         if "seed" in line:
@@ -116,6 +119,8 @@ def grade(
     if not parts:
         graded.error = f"there was nothing to grade: pytest {ending}\n{printable(output.strip())}"
     faults = [part.message for part in graded.parts if part.machine]
+    if cut:
+        faults.append(f"the points cannot be written to {tempfile.gettempdir()}: is its disk full, or ulimit -f low?")
     if faults:
         graded.machine, graded.error = True, f"not graded, for a fault of this machine: {faults[0]}"
     return graded

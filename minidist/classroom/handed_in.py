@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from minidist.classroom.grade import lesson_of
+from minidist.mpi.output import reason
 
 EXERCISE = re.compile(  # possessive (++, *+): no backtracking, which would take too long for 40 digits
     r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d++\)?| ?[-–] ?copy| copy)*+", re.IGNORECASE
@@ -22,7 +23,9 @@ EXERCISE = re.compile(  # possessive (++, *+): no backtracking, which would take
 NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS appends to a name that it has seen before
 DEBRIS = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 LARGEST = 1 << 20  # bytes; a larger file is not searched for names
-SAID = 3  # how many of a student's unreadable files are named
+SAID = 3  # how many of a student's files a note names
+DEEPEST = 50  # folders in folders that are unpacked
+ENCRYPTED = 1  # a flag of a file in a zip
 UNPACKED = 100 << 20, 10_000  # bytes and files that a zip may hold
 
 
@@ -94,8 +97,15 @@ def unpack(archive: Path, place: Path) -> str:
             inside = opened.infolist()
             if sum(each.file_size for each in inside) > UNPACKED[0] or len(inside) > UNPACKED[1]:
                 return f"{archive.name} holds more than {UNPACKED[0] >> 20} MB or {UNPACKED[1]:,} files"
+            if any(each.flag_bits & ENCRYPTED for each in inside):
+                return f"{archive.name} is locked with a password: hand it in without one"
+            deepest = max((each.filename.strip("/").count("/") for each in inside), default=0)
+            if deepest > DEEPEST:
+                return f"{archive.name} has folders in folders, {deepest:,} deep: at most {DEEPEST} are read"
             opened.extractall(place)
-    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except OSError as error:
+        return f"{archive.name} cannot be unpacked: {reason(error)}"
+    except (EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         return f"{archive.name} cannot be unpacked: {error}"
     return ""
 
@@ -126,7 +136,7 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
         if len(chosen) == 1:
             exercises[lesson.name] = chosen[0]
         elif chosen:
-            names = ", ".join(str(each.shown) for each in chosen)
+            names = named_briefly([each.shown for each in chosen])
             problems.append(f"{lesson.name} found {times(len(chosen))}, keep one: {names}")
     # Much may be unreadable, such as the links in an environment: name only what might be the exercise.
     troubles = [each for each in found if each.trouble]
@@ -139,6 +149,12 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
 
 def times(number: int) -> str:
     return "twice" if number == 2 else f"{number} times"
+
+
+def named_briefly(files: Sequence[PurePath]) -> str:
+    """The first few of these files, and how many more there are."""
+    more = len(files) - SAID
+    return ", ".join(map(str, files[:SAID])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def is_program(found: Found) -> bool:
@@ -184,13 +200,11 @@ def distinct(found: Sequence[Found], skeleton: Path) -> list[Found]:
 def why_not(found: Sequence[Found], programs: Sequence[Found]) -> str:
     """What was found in place of an exercise."""
     files = [each.shown for each in found if each.file]
-    notebooks = [str(shown) for shown in files if shown.suffix.lower() == ".ipynb"]
+    notebooks = [shown for shown in files if shown.suffix.lower() == ".ipynb"]
     if programs:
-        names = ", ".join(str(each.shown) for each in programs)
-        return f"{names} defines nothing that a lesson asks for"
+        return f"{named_briefly([each.shown for each in programs])} defines nothing that a lesson asks for"
     if notebooks:
-        return f"{', '.join(notebooks)} is a notebook; what is graded is exercise.py"
+        return f"{named_briefly(notebooks)} is a notebook; what is graded is exercise.py"
     if files:
-        shown = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
-        return f"no exercise.py, only {shown}"
+        return f"no exercise.py, only {named_briefly(files)}"
     return "nothing handed in"

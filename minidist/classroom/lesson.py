@@ -22,7 +22,6 @@ import numbers
 import re
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import EllipsisType, ModuleType
@@ -32,6 +31,7 @@ import numpy as np
 
 import minidist
 from minidist.classroom.brought import brought_along, find_definition
+from minidist.files import temporary_folder
 from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
@@ -108,8 +108,8 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
     others, values, _ = brought_along(compile(text, name, "exec"), {**namespace, name: None})
     kept = {key: value for key, value in values.items() if key != name and isinstance(value, numbers.Number | str)}
     more = ["import numpy as np", *(code for _, code in others), *(f"{key} = {kept[key]!r}" for key in kept)]
-    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
-        program = Path(folder) / f"{name}.py"
+    with temporary_folder() as folder:
+        program = folder / f"{name}.py"
         whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
         program.write_text(whole, encoding="utf-8")
         said = _said(program, name, part, tuple(module for module in tests.HIDDEN if module != "given"))

@@ -16,10 +16,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 MEMORY = 2 << 30  # bytes: address space that a rank may add after its start; memory of all ranks together
 RESERVE = 1 << 29  # more bytes for a cgroup, so that the router notices first and can say what has happened
-TOGETHER = 96  # processes of all ranks together
+TOGETHER = 64  # processes and threads of all ranks together
+HELD = 16 << 20  # bytes that the kernel may hold for a process, in full pipes and in its list of mappings
+SIGNALS = 128  # that may wait, with timers
+NICE = 5  # how far other work goes first
 FILE = 64 << 20  # bytes of a file
 FILES = 128  # open at a time
 PROCESSES = 32  # of its user; set only if the rank has a user of its own
@@ -35,6 +39,8 @@ def set_limits(seconds: float, own_user: bool) -> None:
         resource.RLIMIT_NOFILE: (FILES, FILES),
         resource.RLIMIT_CORE: (0, 0),
     }
+    if sys.platform == "linux":
+        wanted[resource.RLIMIT_SIGPENDING] = (SIGNALS, SIGNALS)
     if own_user:
         wanted[resource.RLIMIT_NPROC] = (PROCESSES, PROCESSES)
     for what, (soft, hard) in wanted.items():
@@ -63,12 +69,11 @@ def address_space() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def state(process: int) -> str:
-    """What the kernel says of a process: R if it runs or could, S if it sleeps, ...; "" if the system does not say."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+def lower_priority() -> None:
+    """Let other work on this machine go first. Linux gives each session a priority, in addition to its processes'."""
+    os.nice(NICE)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE))
 
 
 def adopt_orphans() -> None:
@@ -96,35 +101,81 @@ def end_orphans() -> None:
 
 def _children(process: int) -> list[int]:
     """The children of all threads of a process; none if the system does not say."""
+    return [int(child) for text in _read_of_threads(process, "children") for child in text.split()]
+
+
+def _read_of_threads(process: int, name: str) -> list[str]:
+    """A file of the kernel's on each thread of a process."""
+    with suppress(OSError):
+        return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in os.listdir(f"/proc/{process}/task")]
+    return []
+
+
+def _read(file: str) -> str:
+    """A file of the kernel's, "" if there is none. Paths and text files take three times as long, many times a second.
+    A process's name, which stands there, is any bytes."""
     try:
-        threads = os.listdir(f"/proc/{process}/task")
-        texts = [Path(f"/proc/{process}/task/{thread}/children").read_text() for thread in threads]
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
-        return []
-    return [int(child) for text in texts for child in text.split()]
+        return ""
+    try:
+        return os.read(descriptor, 1 << 16).decode(errors="replace")
+    except OSError:  # the process has ended since
+        return ""
+    finally:
+        os.close(descriptor)
 
 
 # ---- of all ranks together -------------------------------------------------------------------------------------------
 
 
-def look_at(processes: Sequence[int]) -> tuple[int, int]:
-    """(bytes of memory, number) of these processes and their descendants. Memory that they share counts for each."""
-    found, nbytes = list(processes), 0
+class Use(NamedTuple):
+    """What processes use."""
+
+    nbytes: int  # of memory; what they share counts for each
+    number: int  # of processes and threads
+    seconds: float  # of processor time, with that of descendants that have ended
+
+
+def look_at(processes: Sequence[int]) -> Use:
+    """What these processes and their descendants use together; zeros if the system does not say."""
+    each = [use_of(process) for process in descendants(processes)]
+    return Use(*map(sum, zip(*each, strict=True))) if each else Use(0, 0, 0)
+
+
+def descendants(processes: Sequence[int]) -> list[int]:
+    """These processes and all that descend from them."""
+    found = list(processes)
     for process in found:  # the list grows while it is read
         found += _children(process)
-        nbytes += memory_of(process)
-    return nbytes, len(found)
+    return found
 
 
-def memory_of(process: int) -> int:
-    """Bytes of a process in memory that are in no file; 0 if the system does not say."""
-    try:
-        status = Path(f"/proc/{process}/status").read_text(errors="replace")  # its name may be any bytes
-    except OSError:
-        return 0
-    return sum(
-        int(kilobytes) << 10 for kilobytes in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE)
-    )
+def use_of(process: int) -> Use:
+    """What one process uses. Its memory is what is in no file, where it may also be swapped out, with the tables of its
+    pages and what else the kernel may hold for it."""
+    said = dict(re.findall(r"\n(RssAnon|RssShmem|VmSwap|VmPTE|Threads):\s+(\d+)", _read(f"/proc/{process}/status")))
+    threads = int(said.pop("Threads", 0))
+    nbytes = sum(map(int, said.values())) << 10
+    return Use(nbytes + HELD if nbytes else 0, threads, processor_time(process))
+
+
+def processor_time(process: int) -> float:
+    """Seconds that a process and those of its descendants that have ended have used."""
+    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def waiting_time(process: int) -> float:
+    """Seconds for which the threads of a process have waited for a processor; 0 if the system does not say."""
+    said = [text.split() for text in _read_of_threads(process, "schedstat")]
+    return sum(int(fields[1]) for fields in said if len(fields) > 1) / 1e9
+
+
+def is_short_of_memory() -> bool:
+    """Whether this machine has hardly any memory left: that says nothing about who has it."""
+    said = dict(re.findall(r"(MemTotal|MemAvailable):\s+(\d+)", _read("/proc/meminfo")))
+    return len(said) == 2 and int(said["MemAvailable"]) << 10 < min(int(said["MemTotal"]) << 6, RESERVE)
 
 
 def make_group(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> Path | None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from minidist.classroom import sense
 from minidist.launch import over_socket
-from minidist.launch.job import LAST
 
 OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
@@ -123,11 +122,6 @@ class Lines(ABC):
         except Exception as error:  # a student's program may send anything
             what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
             self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
-
-    def last(self) -> list[str]:
-        """The last output of each rank."""
-        streams = [[self.printed[rank, name][-LAST:] for name in ("stdout", "stderr")] for rank in range(self.n)]
-        return ["".join(stream.decode(errors="ignore") for stream in of_rank) for of_rank in streams]
 
     def text(self, rank: int, name: str) -> str:
         """What a rank has printed."""

@@ -10,12 +10,11 @@ else comes back, and the ranks are gone when the cell ends.
 
 What the ranks print is shown rank by rank. While they run, Jupyter shows the last lines of each; at the end, all output
 is shown, or the beginning and the end if it is very long. A rank that fails, a deadlock, the timeout and an interrupt
-end all ranks, and the cell says where they were. Without MPI, the ranks' messages pass through the notebook's own
-process (see router.py).
+end all ranks, and the cell says where they were. Without MPI, the ranks take turns in one process of their own
+(launch/one_process.py), and share its modules.
 """
 
 import argparse
-import importlib.util
 import re
 import shlex
 import textwrap
@@ -28,15 +27,13 @@ from IPython.display import clear_output
 
 from minidist import Finished, UsageError
 from minidist.classroom.brought import brought_along, left_on_ranks, was_on_ranks
-from minidist.classroom.nursery import Nursery
-from minidist.classroom.router import route
 from minidist.classroom.unloaded import allow_comments_above
 from minidist.cli.options import Parser, at_least, within
-from minidist.exchange.rules import Rules
 from minidist.exchange.waits import STILL_COMPUTING
 from minidist.launch.job import Job, JobFailed, Watch, by_rank
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import has_mpi, launch
 from minidist.launch.notebook_cell import Source
+from minidist.launch.one_process import launch_in_one_process
 
 EVERY = 0.5  # seconds between two looks at what ranks that run have printed
 LONG = 2.0  # seconds after which a cell says how long its ranks have been running
@@ -156,20 +153,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
-    """Run a cell's job on n ranks of MPI, or on processes without it if there is no MPI."""
-    target, arguments = "minidist.launch.notebook_cell:run_cell", (sources, *arguments)
-    if has_mpi():
-        return launch(target, n, *arguments, timeout=timeout, watch=watch)
-    modules = re.findall(r"^(?:from|import) (minidist[.\w]*)", sources[0][1], re.MULTILINE)
-    with Nursery(modules=modules) as nursery:
-        return route(nursery, target, [arguments] * n, Rules("eager"), timeout, own_folders=False, watch=watch)
-
-
-def has_mpi() -> bool:
-    try:
-        return bool(find_mpiexec()) and importlib.util.find_spec("mpi4py") is not None
-    except UsageError:
-        return False
+    """Run a cell's job on n ranks of MPI, or in one process if there is no MPI."""
+    start = launch if has_mpi() else launch_in_one_process
+    return start("minidist.launch.notebook_cell:run_cell", n, sources, *arguments, timeout=timeout, watch=watch)
 
 
 def parser() -> Parser:

@@ -121,10 +121,6 @@ class Nursery:
         question = {"do": "fork", "rank": rank, "target": target, "seconds": seconds, "folder": folder}
         (self.siblings[rank] if self.apart else self)._ask(question, descriptors)
 
-    def states(self) -> dict[int, str]:
-        """What the kernel says of each rank: R if it runs or could, ..."""
-        return self._ask_all({"do": "say states"})
-
     def write_stacks(self) -> None:
         """Make each living rank write its stack."""
         self._ask_all({"do": "write stacks"})
@@ -174,6 +170,8 @@ def main() -> None:
     if others:
         isolation += "; each was a user of its own"
     limits.adopt_orphans()
+    if plan["isolate"]:
+        limits.lower_priority()
     on_rank.taken.append(on_rank.fingerprint())
     gc.collect()
     gc.freeze()  # a rank that collects would write to all of these objects, and so copy their memory
@@ -201,8 +199,6 @@ def main() -> None:
                 ranks[question["rank"]] = process
                 for descriptor in descriptors:
                     os.close(descriptor)
-            case "say states":
-                answer = {rank: limits.state(process) for rank, process in ranks.items()}
             case "write stacks":
                 answer = {}
                 for process in ranks.values():
@@ -261,8 +257,8 @@ def be_rank(
     if filtered:
         syscalls.refuse()
     faulthandler.enable(all_threads=False)
-    for number in (STACK, signal.SIGXCPU):  # the latter comes a second before the end of its processor time
-        faulthandler.register(number, stacks, all_threads=False)
+    faulthandler.register(STACK, stacks, all_threads=False)
+    faulthandler.register(signal.SIGXCPU, stacks, all_threads=False, chain=True)  # its processor time is used: ends it
     signal.signal(signal.SIGALRM, lambda *_: None if os.getppid() == parent else os._exit(1))
     signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from minidist import processes
 from minidist.classroom.grade import Part, exercise_of
 from minidist.cli.options import path_name
 
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[PARTS], config.stash[SUBMISSIONS] = {}, {}
     if config.getoption("--seed") is None:
         config.option.seed = secrets.randbits(30)
+    if config.getoption("--parts") is not None:  # then grade.py has started this process, and may end it
+        processes.unwind_at_signals()
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +106,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             part.earned = 0
             fault = call.excinfo.value if call.excinfo else None
             part.machine = part.machine or isinstance(fault, MachineFault)
+            if part.machine:
+                item.session.shouldstop = "there will be no grade"
             part.message = part.message or (str(fault) if part.machine else report.longreprtext)
         if report.when == "teardown":
             part.done = True

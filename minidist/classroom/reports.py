@@ -23,7 +23,7 @@ def table(grade: Grade) -> str:
         title = part.title + (" (hidden)" if part.hidden else "")
         verdict = "✓" if part.earned == part.points else "✗"
         lines.append(f"{verdict} {position:2}  {title:65} {part.earned:g} of {part.points:g}")
-    lines += ["", f"{grade.earned:g} of {grade.possible:g} points"]
+    lines += ["", f"{grade.earned:g} of {grade.possible:g} points", f"graded in {grade.seconds:.1f} s"]
     if grade.seed is not None:
         lines.append(f"(--seed {grade.seed} grades the same again)")
     lines += [wrapped(f"note: {note}") for note in grade.notes]

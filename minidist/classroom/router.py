@@ -11,13 +11,11 @@ it says is checked, and nothing that it says is unpickled, waited for, or raises
 
 import os
 import signal
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,13 +26,16 @@ from minidist.classroom.lines import OUTPUTS, Lines
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
+from minidist.files import temporary_folder
+from minidist.launch.job import Job, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
 LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds without an event, after which deadlocks are looked for even if some ranks compute
-LULL = 1.0  # seconds for which a computing rank may seem to sleep, as when it starts
+LULL = 1.0  # seconds: a job that wants a processor for less than half of these does not compute
+ENOUGH = 4  # ranks that used this part of their processor time were not starved: a right answer needs less
+STARVED = "the ranks were given too little processor time; try again when less else is running"
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # of payload: (communicator, sender's world rank, number that it sent there before)
@@ -61,7 +62,8 @@ class Routed(Job):
     messages: dict[Message, Seen] = field(default_factory=dict)  # all payload messages, except empty ones
     places: list[str] = field(default_factory=list)  # the last place that each rank named
     splits: int = 0  # how often the world was split
-    starved: bool = False  # it took too long because it hardly got a processor: a fault of the machine
+    fault: str = ""  # of the machine: why this end says nothing about the program
+    used: float = 0.0  # seconds of processor time, with all that the ranks have started
 
 
 def route(
@@ -77,10 +79,9 @@ def route(
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     longest: float = 0.0,
-    own_folders: bool = True,
     memory: int = 0,
+    together: float = 0.0,
     cases: int = 0,
-    watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
@@ -88,15 +89,15 @@ def route(
     computes, or would if the machine were less busy. Each rank may use `seconds` of processor time. Transfers and
     deadlocks name lines of the file `program`, or else the line that called Comm. guarded: as in Desk. Without
     `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at their beginning.
-    memory: bytes that all ranks and their descendants may have together; 0: no limit. cases: without `objects`, how
-    often the world may be split. Without `own_folders`, ranks are in this process's folder. watch: as in launch; an
-    interrupt ends the job, and is in its report.
+    memory: bytes that all ranks and their descendants may have together, and `together` the seconds of processor time;
+    0: no limit. cases: without `objects`, how often the world may be split.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
+        folder = opened.enter_context(temporary_folder())
         router = Router(n, rules, objects, spoiled, program)
-        router.memory, router.cases, router.longest, router.states = memory, cases, longest, nursery.states
+        router.memory, router.together, router.cases, router.longest = memory, together, cases, longest
+        router.before = limits.look_at(nursery.processes).seconds
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -104,23 +105,19 @@ def route(
                 outputs = [router.open_output(rank, name) for name in OUTPUTS]
                 for output in outputs:
                     theirs.callback(os.close, output)
-                own = folder / str(rank) if nursery.isolation and own_folders else None
+                own = folder / str(rank) if nursery.isolation else None
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
             router.processes = nursery.processes
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
-        try:
-            router.run(patience, watch)
-        except KeyboardInterrupt:
-            if watch is None:
-                raise
-            router.interrupted = True
-            router.hung = router.give_up("was interrupted")
+        router.run(patience)
         if router.hung:
             nursery.write_stacks()
         exits = nursery.end(router.first if router.gone else None)
-        return router.outcome(exits, time.monotonic() - begin)
+        job = router.outcome(exits, time.monotonic() - begin)
+        job.used = limits.look_at(nursery.processes).seconds - router.before
+        return job
 
 
 class Router(Lines):
@@ -143,24 +140,23 @@ class Router(Lines):
         self.gone = False  # `first` closed its line without a report
         self.hung: Deadlock | None = None  # set if the job cannot end, or takes too long
         self.late = False  # the job takes too long
-        self.starved = False  # and it would compute, if the machine gave it a processor
         self.longest = 0.0  # seconds that the job may take while ranks compute
-        self.states: Callable[[], Mapping[int, str]] = dict  # of ranks, as the kernel says
-        self.interrupted = False  # by the observer
+        self.fault = ""  # of the machine, for which the job is ended
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
+        self.together = 0.0  # seconds of processor time that they may use together
+        self.used = 0.0  # and how many they have used
+        self.before = 0.0  # seconds that the processes from which they descend had used for earlier jobs
         self.cases = 0  # number of cases: the world is split for each
         self.excess = ""  # what they use too much of, in words
 
-    def run(self, patience: float, watch: Watch | None = None) -> None:
+    def run(self, patience: float) -> None:
         """Run until all ranks have returned, one failed or disappeared, they hang, or use too much time or memory."""
         begin = time.monotonic()
-        look, computed = begin + LOOK, begin
-        while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
-            if watch:
-                watch(self.last)
+        look, checked, wanted, computes = begin + LOOK, begin, 0.0, True
+        while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess or self.fault):
             if self.memory and time.monotonic() > look:
-                self.look_at_memory()
+                self.look_at_use()
                 look = time.monotonic() + LOOK
             events = self.selector.select(TICK)
             for key, mask in events:
@@ -174,26 +170,37 @@ class Router(Lines):
             if not events:
                 self.hung = self.hung or self.exchange.deadlock()
             now = time.monotonic()
-            if now > begin + patience and not self.hung and self.first is None:
-                computes = self.could_compute()
-                computed = now if computes else max(computed, begin + patience)
-                if now > begin + self.longest or now > computed + LULL:
-                    self.late, self.starved = True, computes
-                    self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+            if now > checked + LULL:
+                before, wanted = wanted, self.wanted()
+                computes, checked = wanted - before > (now - checked) / 2, now
+            allowed = max(patience, self.longest) if computes else patience
+            if now > begin + allowed and not self.hung and self.first is None:
+                enough = self.together and self.used > self.together / ENOUGH
+                self.late, self.fault = True, STARVED if computes and not enough else ""
+                self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
-    def could_compute(self) -> bool:
-        """Whether a rank that waits for no other rank has a processor, or would use one."""
-        states = self.states()
-        return any(not wait and states.get(rank) in ("R", "D") for rank, wait in enumerate(self.exchange.waits))
+    def wanted(self) -> float:
+        """Seconds for which the ranks, their descendants and this process have had a processor, or waited for one."""
+        found = limits.descendants(self.processes)
+        waited = sum(map(limits.waiting_time, [*found, os.getpid()]))
+        return waited + sum(map(limits.processor_time, found)) + time.process_time()
 
-    def look_at_memory(self) -> None:
-        """Set `excess` if all ranks and their descendants together use more memory or processes than they may."""
-        nbytes, number = limits.look_at(self.processes)
+    def look_at_use(self) -> None:
+        """Set `excess` if all ranks and their descendants together use more than they may, and `fault` if the machine
+        has no memory for them."""
+        nbytes, number, seconds = limits.look_at(self.processes)
+        self.used = seconds - self.before
         who = "its ranks, with all that they have started,"
-        if nbytes > self.memory:
+        if number > limits.TOGETHER:
+            self.excess = f"{who} were {number} processes and threads; all together may be {limits.TOGETHER}"
+        elif nbytes > self.memory:
             self.excess = f"{who} had {nbytes:,} bytes of memory; all together may have {self.memory:,}"
-        elif number > limits.TOGETHER:
-            self.excess = f"{who} were {number} processes; all together may be {limits.TOGETHER}"
+        elif self.together and self.used > self.together:
+            self.excess = (
+                f"{who} had used {self.used:.0f} s of processor time; all together may use {self.together:.0f} s"
+            )
+        elif limits.is_short_of_memory():
+            self.fault = "it has hardly any memory left; try again when less else is running"
 
     def give_up(self, reason: str) -> Deadlock:
         """A Deadlock that says what the ranks are doing, when the router no longer waits for them."""
@@ -276,7 +283,7 @@ class Router(Lines):
         """How the job ended."""
         ranks = f"{self.n} {'rank' if self.n == 1 else 'ranks'}"
         report = f"The job finished on {ranks} in {seconds:.1f} s."
-        job = Routed("ok", self.ranks, seconds, report, self.transfers, self.exchange.unreceived())
+        job = Routed("ok", self.ranks, seconds, report, self.transfers, self.exchange.unreceived(), fault=self.fault)
         job.groups, job.messages, job.places, job.splits = (
             *(self.groups, self.messages, self.places),
             self.exchange.met["world"],
@@ -296,8 +303,9 @@ class Router(Lines):
         if self.excess:
             job.status, job.report = "killed", f"{self.excess}."
         elif self.hung:
-            job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
-            job.starved = self.starved
+            job.status, job.report = "hung", self.explain(self.hung)
+        elif self.fault:
+            job.status, job.report = "machine", self.fault
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
@@ -320,5 +328,5 @@ class Router(Lines):
             rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
             rank.awaited = hung.awaited[number]
         reason = waits.find_cause(hung.looks, hung.stuck, hung.awaited) if hung.stuck else hung.reason
-        what = reason if self.interrupted or self.late else f"hung: {reason}"
+        what = reason if self.late else f"hung: {reason}"
         return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"

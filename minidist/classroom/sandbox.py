@@ -18,17 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
+from minidist import processes
 from minidist.classroom.syscalls import libc
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
 MS_PRIVATE = 1 << 18
 KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
 USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not in use otherwise
 NOBODY = 65534
-TMP = "size=8m,mode=1777"  # small, because files there are memory that counts for no process
-DEVICES = ("null", "zero", "random", "urandom")
+TMP = "size=8m,nr_inodes=1024,mode=1777"  # small, because files there are memory that counts for no process
+DEVICES = ("null", "random", "urandom")  # and no zero: shared memory of it, too, counts for none
 PACKAGE = Path(__file__).parents[1]
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
 
@@ -86,6 +87,7 @@ def enter_alone(rank: int) -> None:
     for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, for old kernels, also shows counters
         with suppress(OSError):  # where there is a /proc
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
+            mount("none", "/proc", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)  # /proc/self/autogroup
             break
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
@@ -162,7 +164,7 @@ def follow_into_processes() -> None:
                 os.close(descriptor)  # only the inner process keeps its end of the socket
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    processes.follow(0, signal.SIGKILL)  # which is outside, and so has no number here
 
 
 def change_root(hidden: Sequence[str]) -> None:

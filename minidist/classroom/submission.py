@@ -24,7 +24,8 @@ from minidist.classroom.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
 from minidist.mpi.words import name_ranks
 
-AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has been ended for taking too long
+WHOLE = 10  # times the patience: processor time of all ranks in all parts
+AFTER_A_HANG = 2.0  # seconds of patience with the next parts, once a part has been ended for taking too long
 TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
 
@@ -91,6 +92,7 @@ class Submission:
     ) -> None:
         self.program, self.on_ranks = program.resolve(), on_ranks.resolve()
         self.patience = patience  # seconds of processor time for a rank's part; a right one takes less than one
+        self.whole, self.used = WHOLE * patience, 0.0  # seconds for all parts, and how many have been used
         self.seed, self.asked, self.hidden = seed, list(asked), list(hidden)
         self.begin("")
         self.in_every_part = ""  # why no part can be run, once that is known
@@ -184,8 +186,15 @@ class Submission:
             "memory": memory,
         }
         inputs = [[case.inputs[rank] if rank < case.n else None for case in cases] for rank in range(n)]
-        ran = self.wire.run(job, inputs, self.patience, rules, spoiled)
+        together = min(n * (self.patience + 1), self.whole - self.used)
+        ran = self.wire.run(job, inputs, self.patience, rules, spoiled, together)
         self.messages = ran.messages
+        self.used += ran.used
+        if self.used >= self.whole:
+            self.in_every_part = (
+                f"its ranks, with all that they have started, had used {self.used:.0f} s of processor time; in all"
+                f" parts together they may use {self.whole:.0f} s."
+            )
         if ran.status != "ok":
             raise Lost(self.explain(ran, cases))
         return self.outcomes(ran, cases)
@@ -206,9 +215,9 @@ class Submission:
 
     def explain(self, ran: Ran, cases: Sequence[Case]) -> str:
         """For the student: what happened, in which case, at which of their lines."""
+        if TOO_LONG in ran.report or PROCESSOR_TIME in ran.report:
+            self.patience = min(self.patience, AFTER_A_HANG)
         if ran.status == "hung":
-            if TOO_LONG in ran.report or PROCESSOR_TIME in ran.report:
-                self.patience = min(self.patience, AFTER_A_HANG)
             return self.explain_hang(ran, cases)
         failed = next((rank for rank in range(len(ran.ranks)) if ran.ranks[rank].error), None)
         if failed is None:

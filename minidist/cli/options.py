@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, Stopped, UsageError
+from minidist import Finished, Stopped, UsageError, processes
 from minidist.mpi import environment, output
 
 
@@ -92,16 +92,21 @@ class Parser(argparse.ArgumentParser):
         raise Finished(self.format_help())
 
 
+def started_as() -> str:
+    """How the table of contents and its commands were started: by their module, or by the command that pip installs."""
+    return "minidist" if os.path.basename(sys.argv[0]) == "minidist" else "python -m minidist"
+
+
 def tool(command: str, doc: str | None) -> Parser:
     """The parser of a command that is not a chapter: `python -m minidist COMMAND`."""
     made = Parser(command, doc or "")  # python -OO drops docstrings
-    made.prog = f"python -m minidist {command}"
+    made.prog = f"{started_as()} {command}"
     return made
 
 
 def some_text(text: str) -> str:
     """An argument type: any text except an empty one, which would look like an option that is not given."""
-    if not text:
+    if not text.strip():
         raise argparse.ArgumentTypeError("is empty: a variable of the shell may not be set")
     return text
 
@@ -160,12 +165,18 @@ def timeout(text: str) -> float:
     return value
 
 
+LARGEST_MEMORY = 10**18  # bytes
+
+
 def memory_size(text: str) -> int:
     """An argument type: bytes, "1500KB" or "1.5MB"; K, M and G are thousands, as in the papers."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?)B?", text, re.IGNORECASE)
     if not found:
         raise argparse.ArgumentTypeError(f"must be bytes, such as 1500KB or 1.5MB, not {text!r}")
-    return int(float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " "))
+    value = float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " ")
+    if value > LARGEST_MEMORY:  # also infinity, as which Python reads more than 308 digits
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_MEMORY:g} bytes, not {text}")
+    return int(value)
 
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # errors of a path that the user gave
@@ -178,6 +189,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
     status = READER_LEFT
     output.guard()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    processes.unwind_at_signals()
     try:
         try:
             status = work() or 0
@@ -185,14 +197,14 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             status = 2
             if not environment.rank():
                 print(f"minidist: error: {output.in_a_line(str(error))}", file=sys.stderr)
+        except Stopped as error:
+            status = error.status
+            print(f"minidist: error: {error}", file=sys.stderr)
         except OSError as error:
             if error.errno not in UNUSABLE or error.filename is None:
                 raise
             status = 2
             print(f"minidist: error: {output.in_a_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
-        except Stopped as error:
-            status = 1
-            print(f"minidist: error: {error}", file=sys.stderr)
         except MemoryError as error:
             status = 2
             print(f"minidist: error: {output.no_memory(error)}", file=sys.stderr)
@@ -206,8 +218,8 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise  # rich turns a broken pipe into one; this is another
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if not environment.rank():
-            print("minidist: interrupted", file=sys.stderr)
-        return 130  # as a shell reports an interrupted command
+            print(f"minidist: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(error, "number", signal.SIGINT)  # as a shell reports a command that a signal has ended
     return status

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from minidist import unix
 from minidist.mpi.output import Output
 from minidist.mpi.watchdog import at_interrupt
 
@@ -56,7 +57,7 @@ def terminal() -> TextIO | None:
         return None
     try:
         if sys.stdout.isatty():
-            return _opened(os.ttyname(sys.stdout.fileno()), os.fstat(sys.stdout.fileno()))
+            return _opened(unix.terminal_of(sys.stdout.fileno()), os.fstat(sys.stdout.fileno()))
         process = os.getpid()
         while process > 1:
             name = Path(f"/proc/{process}/comm").read_text().strip()

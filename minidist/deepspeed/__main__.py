@@ -98,4 +98,4 @@ def main(comm: Comm, prepared: Prepared) -> int:
 
 
 if __name__ == "__main__":
-    run("minidist.deepspeed", prepare=lambda comm: prepare(sys.argv[1:], comm.size), main=main)
+    run(prepare=lambda comm: prepare(sys.argv[1:], comm.size), main=main, module="minidist.deepspeed")

@@ -9,7 +9,7 @@ has them under FSDP's names:
     HYBRID_SHARD    3    within a host; hosts have copies
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +17,10 @@ from typing import Any
 
 from minidist import UsageError, how_to_install
 from minidist.cli.read import read, text_of
-from minidist.deepspeed.config import NEAR
+from minidist.deepspeed.accelerate_keys import DEEPSPEED, ONE_RANK, SECTIONS, STARTING, TOP, prefixed
+from minidist.deepspeed.config import NEAR, note_of, shown_path
+from minidist.deepspeed.keys import Key
+from minidist.deepspeed.peers import refuse_peers
 
 
 @dataclass
@@ -28,121 +31,106 @@ class Translated:
     shard: int | None = None  # ranks of a host, if each host has a copy of the model
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if it is FSDP's
     recompute: str | None = None
+    stated: dict[str, Any] = field(default_factory=dict)  # as written in Accelerate's file, by path
     notes: list[str] = field(default_factory=list)
 
 
 STAGES = {"NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3}
 NUMBERED = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # from 1
 
-# Keys about starting processes, which mpirun does here, and keys that change nothing here: they need no note.
-LAUNCH = (
-    *("compute_environment", "debug", "machine_rank", "main_training_function", "main_process_ip", "main_process_port"),
-    *("rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo"),
-    *("command_file", "commands", "gpu_ids", "enable_cpu_affinity", "downcast_bf16", "dynamo_backend", "num_machines"),
-    *("num_processes", "distributed_type", "mixed_precision", "deepspeed_config", "fsdp_config", "dynamo_config"),
-    *("tpu_vm", "fp16", "fp8_config", "parallelism_config", "megatron_lm_config", "mpirun_config"),
-)
 ELSEWHERE = {  # sizes of axes other than the data axis
     "tp_size": "it has a chapter, minidist.tensor_parallel, and an option, minidist.parallel3d --tp",
-    "cp_size": "each sequence is one rank's",
-    "sp_size": "each sequence is one rank's",
+    "cp_size": ONE_RANK,
+    "sp_size": ONE_RANK,
     "dp_replicate_size": "say fsdp_sharding_strategy HYBRID_SHARD",
-}
-DEEPSPEED = {
-    "zero_stage": "zero_optimization.stage",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "gradient_clipping",
-    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    "offload_param_device": "zero_optimization.offload_param.device",
-    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
-    "zero3_save_16bit_model": "zero_optimization.gather_16bit_weights_on_model_save",
-}
-DEEPSPEED_LAUNCH = (
-    *("deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),
-    *("deepspeed_no_ssh", "zero3_init_flag"),  # units are declared, then drawn: no rank ever makes the whole model
-)
-WITHOUT_EFFECT = {
-    "fsdp_limit_all_gathers": "never more than two units are gathered at a time",
-    "fsdp_auto_wrap_policy": "a unit is the embedding, a block or the head",
-    "fsdp_transformer_layer_cls_to_wrap": "a unit is the embedding, a block or the head",
-    "fsdp_min_num_params": "a unit is the embedding, a block or the head",
-    "fsdp_state_dict_type": "checkpoints are minidist's own",
-    "fsdp_offload_params": "parameters stay on the device",
-    "fsdp_activation_checkpointing_offload": "inputs that wait for a backward stay on the device",
-    "fsdp_ignored_modules": "every unit is divided",
-}
-FSDP = (
-    *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
-    *("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch"),
-    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # true here anyway
-    *WITHOUT_EFFECT,
-)
-QUIET = {  # values that ask for what happens here anyway: they need no note
-    "fsdp_limit_all_gathers": True,
-    "fsdp_offload_params": False,
-    "fsdp_activation_checkpointing_offload": False,
-    "fsdp_ignored_modules": None,
-    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
 }
 PREFETCH = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", "NO_PREFETCH": "none"}
 
 
 def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
     """Read a file; returns it in DeepSpeed's words, and the number of ranks: `ranks`, or what the file says, or 1. A
-    file whose name ends in .yaml or .yml is YAML; any other is read as JSON."""
-    if not path.lower().endswith((".yaml", ".yml")):
-        return Translated(read(path)), ranks or 1
-    found = parse(path)
+    file whose name ends in .yaml or .yml is YAML, and any other JSON: DeepSpeed's, unless it has a distributed_type."""
+    refuse_peers(path)
+    twice = list[str]()
+    if path.lower().endswith((".yaml", ".yml")):
+        found, twice = parse(path)
+    elif "distributed_type" not in (found := read(path)):
+        return Translated(found), ranks or 1
     if found.get("compute_environment") == "AMAZON_SAGEMAKER":
         raise UsageError(
             "compute_environment AMAZON_SAGEMAKER is not here, because mpirun starts ranks on this machine"
         )
+    known = (*TOP, *STARTING, *SECTIONS)
     for name in found:
-        if name not in LAUNCH:
-            raise UsageError(f"there is no key {name}, and Accelerate refuses it{_guess(name, LAUNCH)}")
+        if name not in known:
+            raise UsageError(f"there is no key {shown_path(name)}, and Accelerate refuses it{_guess(name, known)}")
+    found |= {name: _section(found, name) for name in SECTIONS if name in found}
     _refuse_other_axes(found)
     stated = _whole(found, "num_processes")
     n = ranks or stated or 1
     hosts = _whole(found, "num_machines") or 1
     kind = found.get("distributed_type", "NO")
     if kind == "DEEPSPEED":
-        translated = _deepspeed(_section(found, "deepspeed_config"), Path(path).parent)
+        translated = _deepspeed(found.get("deepspeed_config", {}), Path(path).parent)
     elif kind == "FSDP":
-        translated = _fsdp(_section(found, "fsdp_config"), n, hosts)
+        translated = _fsdp(found.get("fsdp_config", {}), n, hosts)
     elif kind in ("NO", False) or str(kind).startswith("MULTI_"):
         translated = Translated({"zero_optimization": {"stage": 0}, "train_batch_size": "auto"})
     else:
         raise UsageError(f"distributed_type {kind!r:.60} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
-    if found.get("mpirun_config"):
-        translated.notes.append("mpirun_config has no effect here, because you say mpirun yourself")
-    _precision(translated.config, found.get("mixed_precision", "no"))
+    _precision(translated.config, found.get("mixed_precision", "fp16" if found.get("fp16") else "no"))
+    for name, value in found.items():
+        inner = value if name in SECTIONS else {"": value}
+        translated.stated |= {f"{name}.{each}" if name in SECTIONS else name: value for each, value in inner.items()}
+    translated.notes += [*twice, *_without_effect(translated.stated)]
     if stated and stated != n:
         translated.notes.append(f"num_processes {stated} has no effect here, because there are {n} ranks already")
     return translated, n
 
 
-def parse(path: str) -> dict[str, Any]:
-    """Read a YAML file. If it is not valid, raises UsageError with line and column."""
+def meaning(path: str) -> Key | None:
+    """The key of this path; None if Accelerate does not know it, or if it is about starting processes."""
+    section, _, name = path.partition(".")
+    return SECTIONS[section].get(prefixed(section, name)) if section in SECTIONS else TOP.get(path)
+
+
+def _without_effect(stated: dict[str, Any]) -> Iterator[str]:
+    """A note for each key that has no effect here, and for each that Accelerate accepts without knowing it."""
+    for path, value in stated.items():
+        section, _, name = path.partition(".")
+        if key := meaning(path):
+            yield from filter(None, [note_of(path, key, value)])
+        elif path.startswith("mpirun_config."):
+            yield f"{shown_path(path)} has no effect here, because you say mpirun yourself"
+        elif path not in STARTING:
+            unknown = "has no effect here, and none in Accelerate, which does not know it"
+            yield f"{shown_path(path)} {unknown}{_guess(name, SECTIONS[section])}"
+
+
+def parse(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Read a YAML file; returns its keys and values, and a note for each key that stands twice: the last one counts, as
+    PyYAML takes it. If the file is not valid, raises UsageError with line and column."""
     try:
         import yaml
     except ImportError:
         raise UsageError(f"{path}: YAML needs a package of its own: {how_to_install('deepspeed')}") from None
+    twice = list[str]()
 
-    class Unique(yaml.SafeLoader):
-        """Refuses a key that appears twice; YAML would silently take the last one."""
+    class Noting(yaml.SafeLoader):
+        """Notes keys that stand twice in a mapping."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, seen = super().compose_mapping_node(anchor), set[str]()
             for key, _ in node.value:
                 name = str(key.value)
-                if name in seen:
-                    raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key.start_mark)
+                if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                    where = f"line {key.start_mark.line + 1} has the key {shown_path(name)} a second time"
+                    twice.append(f"{where}: the last one counts, as in Accelerate")
                 seen.add(name)
-            return super().construct_mapping(node, deep)
+            return node
 
     try:
-        found = yaml.load(text_of(path), Unique)
+        found = yaml.load(text_of(path), Noting)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
@@ -151,7 +139,7 @@ def parse(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path}: should be keys and values, not {found!r:.60}")
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in found.items()}, twice
 
 
 def _guess(name: str, names: Iterable[str]) -> str:
@@ -159,31 +147,22 @@ def _guess(name: str, names: Iterable[str]) -> str:
     return "".join(f": do you mean {match}?" for match in get_close_matches(name, [*names], 1, NEAR))
 
 
-def _unknown(section: dict[str, Any], names: Iterable[str], prefix: str) -> list[str]:
-    """A note for each key that Accelerate accepts without knowing it."""
-    known = {*names}
-    return [
-        f"{prefix}{name} has no effect here, and none in Accelerate, which does not know it{_guess(str(name), known)}"
-        for name in section
-        if name not in known
-    ]
-
-
 def _refuse_other_axes(found: dict[str, Any]) -> None:
     """Raise UsageError for tensor, context and pipeline parallelism; empty sections are ignored."""
-    if _section(found, "megatron_lm_config"):
+    if found.get("megatron_lm_config"):
         raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
-    for name, size in _section(found, "parallelism_config").items():
-        axis = str(name).removeprefix("parallelism_config_")
+    for name, size in found.get("parallelism_config", {}).items():
+        axis = name.removeprefix("parallelism_config_")
         if axis in ELSEWHERE and size not in (None, 1):
             raise UsageError(f"parallelism_config.{name} {size!r:.60} is not here: {ELSEWHERE[axis]}")
 
 
 def _section(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section, whose keys have FSDP's prefix, which `accelerate launch` adds."""
     section = found.get(name) or {}
     if not isinstance(section, dict):
         raise UsageError(f"{name} should be keys and values, not {section!r:.60}")
-    return section
+    return {prefixed(name, str(key)) if name == "fsdp_config" else str(key): value for key, value in section.items()}
 
 
 def _whole(found: dict[str, Any], name: str) -> int | None:
@@ -211,7 +190,6 @@ def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
     if name is not None:
         path = Path(str(name))
         return Translated(dict(read(path if path.exists() else folder / path)))
-    known = (*DEEPSPEED, *DEEPSPEED_LAUNCH, "deepspeed_moe_layer_cls_names")
     config: dict[str, Any] = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
@@ -225,7 +203,7 @@ def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
             for parent in parents:
                 inner = inner.setdefault(parent, {})
             inner[last] = section[key]
-    return Translated(config, notes=_unknown(section, known, "deepspeed_config."))
+    return Translated(config)
 
 
 def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
@@ -251,11 +229,25 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
     translated.fsdp = words
     if section.get("fsdp_activation_checkpointing") is True:
         translated.recompute = "full"
-    translated.notes += _unknown(section, FSDP, "fsdp_config.")
-    for key, why in WITHOUT_EFFECT.items():
-        if key in section and section[key] != QUIET.get(key):
-            translated.notes.append(f"fsdp_config.{key} has no effect here, because {why}")
+    if _flag(section, "fsdp_offload_params"):
+        _offload(translated, strategy)
     return translated
+
+
+def _offload(translated: Translated, strategy: str) -> None:
+    """Let the chapter offload take the place of FSDP's: it has everything on the host. Raises UsageError for strategies
+    that it lacks."""
+    if strategy != "FULL_SHARD":
+        raise UsageError(f"fsdp_config.fsdp_offload_params true with {strategy} is not here: use FULL_SHARD, or false")
+    room = translated.config["zero_optimization"]
+    room |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
+    words, translated.fsdp = translated.fsdp, []
+    if "pre" in words:
+        room["stage3_prefetch_bucket_size"] = 1  # the next unit is gathered ahead, in both passes
+        return
+    for key, word in (("fsdp_forward_prefetch", "--forward-prefetch"), ("fsdp_backward_prefetch", "post")):
+        if word in words:
+            translated.notes.append(f"fsdp_config.{key} has no effect here with fsdp_offload_params: use BACKWARD_PRE")
 
 
 def _flag(section: dict[str, Any], name: str) -> bool:

@@ -73,10 +73,17 @@ def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ra
         batch = micro * accumulate * ranks
     else:
         raise UsageError("Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
-    for name, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", accumulate)):
+    for name, value, times, each, other in (
+        ("Micro batch size per gpu", micro, accumulate, "in {} micro-batches", "gradient_accumulation_steps"),
+        ("Gradient accumulation steps", accumulate, micro, "with {} sequences each", "the micro-batch"),
+    ):
         if value == 0:
+            why = f" {each.format(times)}" if times > 1 else ""
+            most = batch // ranks  # that the other number may be
+            instead = f", or {other} {most}" if most else ""
             raise UsageError(
-                f"{name}: 0 has to be greater than 0: train_batch_size {batch} is too small for {ranks} ranks"
+                f"{name}: 0 has to be greater than 0: train_batch_size {batch} is too small for {ranks} ranks{why}:"
+                f" make it {ranks * times}{instead}"
             )
     if batch != micro * accumulate * ranks:
         raise UsageError(

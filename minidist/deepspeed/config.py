@@ -68,7 +68,7 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
             notes.append(f'{path} is "auto", which DeepSpeed reads as its default, {_short(table[path].default)}')
             continue
         values[path] = _checked(path, table[path], value, auto)
-        note = _note(path, table[path], values[path])
+        note = note_of(path, table[path], values[path])
         if note:
             notes.append(note)
     return Config(table, stated, values, notes)
@@ -120,7 +120,7 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
                 raise UsageError(f"{path} is not here, because {REFUSED_SECTIONS[path]}: switch it off")
             yield path, value
         elif prefix.removesuffix(".") in (*STRICT, *CONSTRUCTED):
-            raise UsageError(f"there is no key {_shown(path)}, and DeepSpeed refuses it{_guess(path, table)}")
+            raise UsageError(f"there is no key {shown_path(path)}, and DeepSpeed refuses it{_guess(path, table)}")
         else:
             yield path, value
 
@@ -137,7 +137,7 @@ def _check_fields(path: str, section: Any) -> None:
             continue
         if name not in fields:
             guess = _guess(f"{path}.{name}", {f"{path}.{field}": None for field in fields})
-            raise UsageError(f"there is no key {_shown(f'{path}.{name}')}, and DeepSpeed refuses it{guess}")
+            raise UsageError(f"there is no key {shown_path(f'{path}.{name}')}, and DeepSpeed refuses it{guess}")
         try:
             if value != "auto":
                 lenient(fields[name])(value)
@@ -154,7 +154,7 @@ def _note_of_other(path: str, value: Any, table: dict[str, Key]) -> list[str]:
     if path in CONSTRUCTED:
         return [f"{path} has no effect here, and none in DeepSpeed, because there is no {path.partition('.')[0]}.type"]
     unknown = "has no effect here, and none in DeepSpeed, which does not know it"
-    return [f"{_shown(path)} {unknown}{_guess(path, table)}"]
+    return [f"{shown_path(path)} {unknown}{_guess(path, table)}"]
 
 
 def switched_on(section: Any) -> bool:
@@ -192,7 +192,7 @@ def _checked(path: str, key: Key, value: Any, auto: dict[str, Any]) -> Any:
     return found
 
 
-def _note(path: str, key: Key, value: Any) -> str:
+def note_of(path: str, key: Key, value: Any) -> str:
     """Why a stated key has no effect; "" if it has one, or if what it asks for happens anyway."""
     if not (key.never or key.yet) or value in key.already:
         return ""
@@ -206,5 +206,5 @@ def _short(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
     return path if path.isprintable() and len(path) < 100 else f"{path!r:.100}"

@@ -30,4 +30,4 @@ def main(comm: Comm, corpus: data.Corpus) -> None:
 
 
 if __name__ == "__main__":
-    run("minidist.deepspeed.example", prepare=lambda comm: data.load(None, context=64), main=main)
+    run(prepare=lambda comm: data.load(None, context=64), main=main, module="minidist.deepspeed.example")

@@ -19,6 +19,7 @@ from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
+from minidist.deepspeed.config import shown_path
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.sizes import again, divided, on_device, passing, persistent, sizes, states
 from minidist.mpi.output import as_shown
@@ -110,7 +111,7 @@ def explain(arguments: Sequence[str]) -> str:
     return "\n".join(
         [
             *wrapped(f"{options.config}: {name}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
-            *keys(plan, model),
+            *keys(plan, model, translated.stated),
             *memory(plan, model, s),
             *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
@@ -120,19 +121,34 @@ def explain(arguments: Sequence[str]) -> str:
     )
 
 
-def keys(plan: Plan, model: Model | Count) -> Iterator[str]:
-    """Each key in the file: its value, what it means in DeepSpeed, and what it does here."""
+def keys(plan: Plan, model: Model | Count, outer: dict[str, Any]) -> Iterator[str]:
+    """Each key in the file: its value, what it means in DeepSpeed, and what it does here. outer: Accelerate's keys."""
     yield "\nWhat it says"
-    silent = {note.split()[0]: note for note in plan.notes}
+    notes = list(plan.notes)
+
+    def about(path: str) -> Iterator[str]:
+        for note in [note for note in notes if note.split()[0] == path]:
+            notes.remove(note)
+            yield from wrapped(note.removeprefix(path).strip(), "      ")
+
+    for path, value in outer.items():
+        if path in accelerate.STARTING:
+            continue
+        key = accelerate.meaning(path)
+        yield from wrapped(f"{shown_path(path)} = {shown(value)}{f': {key.means}' if key else ''}")
+        yield from about(shown_path(path))
+    if starting := [path for path in outer if path in accelerate.STARTING]:
+        yield from wrapped(f"About starting processes, which mpirun does here: {', '.join(starting)}.")
+    if outer:
+        yield "\nIn DeepSpeed's words"
     for path, stated in plan.config.stated.items():
         value = shown(plan.config[path])
         filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
         if filled and path in planning.OF_WIDTH and isinstance(model, Count):
             value, filled = '"auto"', ", of h, which --parameters does not say"
         yield from wrapped(f"{path} = {value}{filled}: {plan.config.table[path].means}")
-        if path in silent:
-            yield from wrapped(silent.pop(path).removeprefix(path).strip(), "      ")
-    for note in silent.values():
+        yield from about(path)
+    for note in notes:
         yield from wrapped(note)
 
 
@@ -152,7 +168,8 @@ def shown(value: Any) -> str:
     named = {"True": "true", "False": "false", "None": "null"}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return named.get(repr(value), str(value))
+    text = named.get(repr(value), str(value))
+    return text if text.isprintable() else f"{value!r:.100}"
 
 
 def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:

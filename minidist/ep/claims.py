@@ -246,7 +246,7 @@ def count(job: Job, engine: Engine) -> dict[str, Any]:
         "active experts": sum(job.options.top * size for size in one),
         "forwards": [tally.chosen for tally in every],
         "last": [of[-1].chosen for of in tallies],  # the backward follows it
-        "latest": [mixture.tallies[max(mixture.tallies)][-1].chosen for mixture in mixtures],  # in any step
+        "latest": [of.tallies[max(of.tallies)][-1].chosen for of in mixtures if of.tallies],  # in any step
         "dropped": sum(tally.dropped for tally in every),
         "hosts": hosts,
         **({"leave": np.sum([tally.leave for tally in every], axis=0).tolist()} if hosts else {}),

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import UsageError
+from minidist import UsageError, unix
 from minidist.exchange import run as one_process
 from minidist.mpi import environment, stops
 from minidist.mpi.comm import Comm
 
 
 def run(
-    module: str,
     main: Callable[[Comm, Any], int | None],
     prepare: Callable[[Comm], Any],
+    module: str,
     timeout: float = stops.TIMEOUT,
     can_go_on: stops.CanGoOn = lambda stopped, ranks: False,
 ) -> NoReturn:
@@ -25,12 +25,14 @@ def run(
     """
     arguments, launched = sys.argv[1:], environment.rank() is not None
     ranks = environment.option_in(arguments, "--ranks", int)
+    without_mpi = importlib.util.find_spec("mpi4py") is None or not unix.HERE
+    more = "--ranks 4" if without_mpi else f"mpirun -n 4 python -m {module}, or --ranks 4"
 
     def refuse(comm: Comm) -> Any:
         raise UsageError("--ranks starts ranks in this process, and mpirun has started some: use one of them")
 
     def alone(comm: Comm, prepared: Any, main: Callable[[Comm, Any], int | None] = main) -> int | None:
-        print(f"One rank. For more: mpirun -n 4 python -m {module}, or --ranks 4", file=sys.stderr)
+        print(f"One rank. For more: {more}", file=sys.stderr)
         return main(comm, prepared)
 
     if ranks is not None and launched:
@@ -39,7 +41,7 @@ def run(
         one_process.run(main, prepare, ranks, stops.timeout_in(arguments, timeout))
     elif ranks is None and not launched:
         main = alone
-    if not launched and importlib.util.find_spec("mpi4py") is None:
+    if not launched and without_mpi:
         one_process.run(main, prepare, 1, 0)
     from minidist.mpi import run as processes
 

@@ -6,20 +6,20 @@ same time, and a run repeats itself exactly. This is the only module that import
 
 import contextvars
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import greenlet
+
+from minidist.exchange.debuggers import announcer
 
 T = TypeVar("T")
 
 ATTEMPTS = 3  # to end a rank whose program catches even Ended, and waits again
-DEBUGGERS = ("bdb", "pydevd")  # modules of debuggers: pdb's, and those of VS Code and PyCharm
 
 
 class Ended(BaseException):
@@ -35,6 +35,7 @@ class Turns(Generic[T]):
         self.ready: deque[int] = deque()  # ranks that can go on, in this order
         self.running = -1  # the rank that runs, or ran last
         self.switches = 0  # turns so far
+        self.announce: Callable[[int], object] | None = None  # called with a rank before each of its turns
         self.ended = False
         self.results: dict[int, T] = {}  # of the ranks that have finished
         self._ranks: list[greenlet.greenlet] = []
@@ -46,7 +47,7 @@ class Turns(Generic[T]):
         """
         self._hub = greenlet.getcurrent()
         self._trace = sys.gettrace()  # tracing is per greenlet: a debugger would not see ranks
-        self._debugged = any(name in sys.modules for name in DEBUGGERS)
+        self._announce = announcer() or self.announce
 
         def begin(rank: int) -> None:
             if self._trace:
@@ -90,8 +91,8 @@ class Turns(Generic[T]):
         """Let the next rank run."""
         rank = self.running = self.ready.popleft()
         self.switches += 1
-        if self._debugged:
-            show_rank(rank, self._trace)
+        if self._announce:
+            self._announce(rank)
         self._ranks[rank].switch()
 
     def frame(self, rank: int) -> FrameType | None:
@@ -106,11 +107,3 @@ class Turns(Generic[T]):
             for _ in range(ATTEMPTS if rank else 0):  # a rank that has begun and not finished is true
                 with suppress(BaseException):  # the first exception has ended the run, and is the one to report
                     rank.throw(Ended)
-
-
-def show_rank(rank: int, trace: Any) -> None:
-    """Show a debugger's user which rank runs: in pdb's prompt, and as the name of the thread."""
-    debugger: Any = getattr(trace, "__self__", None)
-    if hasattr(debugger, "prompt"):
-        debugger.prompt = f"(Pdb, rank {rank}) "
-    threading.current_thread().name = f"rank {rank}"

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from minidist.exchange.debuggers import debugged, stop_in_ranks
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Deadlock
 from minidist.mpi import environment, output, watchdog
@@ -41,7 +42,8 @@ def run(
     output.guard()
     signal.signal(signal.SIGINT, interrupt)
     world = World(ranks)
-    if ranks > 1 and timeout > 0 and not debugged():
+    stop_in_ranks(lambda: world.turns.running)
+    if ranks > 1 and timeout > 0:
         threading.Thread(target=watch, args=(world, timeout), daemon=True).start()
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
@@ -55,6 +57,8 @@ def run(
         sys.stderr.write(f"minidist: error: {str(deadlock)[0].lower()}{str(deadlock)[1:]}\n")
         status = 1
     except BaseException as error:
+        if type(error).__name__ == "BdbQuit":  # the user has left the debugger, which handles it
+            raise
         text, status = describe(error, world.turns.running)
         sys.stderr.write(text)
     with suppress(OSError):
@@ -76,20 +80,16 @@ def end(line: str, status: int) -> NoReturn:
     os._exit(status)
 
 
-def debugged() -> bool:
-    return sys.gettrace() is not None or any(name in sys.modules for name in ("bdb", "pydevd"))
-
-
-def watch(world: World, timeout: float) -> NoReturn:
+def watch(world: World, timeout: float) -> None:
     """A thread: end the process when no message has been delivered for `timeout` seconds: one rank computes for ever,
     or all look for messages that never come. Time in which the process was stopped, or the machine slept, does not
     count."""
     moves, switches, silent, looked = -1, 0, 0.0, time.monotonic()
-    while True:
+    while not (world.turns.ended or debugged()):
         time.sleep(LOOK)
         now = time.monotonic()
         passed, looked = min(now - looked, 2 * LOOK), now
-        if world.moves != moves:
+        if world.moves != moves or world.turns.ended:
             moves, switches, silent = world.moves, world.turns.switches, 0.0
             continue
         silent += passed

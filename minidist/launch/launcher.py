@@ -10,15 +10,14 @@ the timeout; then the report says which rank waits for which. However a job ends
 `minidist.launch.worker` describes the files through which the two sides communicate.
 """
 
-import fcntl
 import functools
+import importlib.util
 import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,9 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, how_to_install
+from minidist import UsageError, how_to_install, unix
 from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
+from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
 from minidist.launch.main_stack import format_stack
@@ -82,7 +82,7 @@ def started(
         if not Path(place).is_file():
             raise UsageError(f"there is no file {place}")
         target = f"{Path(place).resolve()}:{name}"
-    if reason := shm.shortage(n):
+    if reason := shm.limits(n) or shm.shortage(n):
         raise UsageError(reason)
 
     with _job_folder(n) as folder:
@@ -100,22 +100,17 @@ def started(
 @contextmanager
 def _job_folder(n: int) -> Iterator[Path]:
     """A folder for a job's files. When this process ends, its lock on `launcher` is released, and the ranks end."""
-    folder = Path(tempfile.mkdtemp(prefix="minidist-"))
-    try:
+    with temporary_folder() as folder:
         for rank in range(n):
             (folder / str(rank)).mkdir()
         with open(folder / "launcher", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            unix.lock(file.fileno())
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(
     folder: Path, n: int, mpiexec: str | None, env: dict[str, str], cwd: str | Path | None
 ) -> subprocess.Popen[bytes]:
-    # The ranks import what this process can import, from the same places.
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
     worker = [sys.executable, "-u", "-P", "-m", "minidist.launch.worker", str(folder)]
     with open(folder / "mpiexec", "wb") as output:
@@ -124,10 +119,16 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, **env},
+            env=here({**OPEN_MPI_AS_ROOT, **env}),
             cwd=cwd,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the job
+            **unix.APART,  # Ctrl-C reaches only this process, which then ends the job
         )
+
+
+def here(variables: dict[str, str]) -> dict[str, str]:
+    """The environment of ranks: they import what this process can import, from the same places."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path, **variables}
 
 
 OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers run as root
@@ -142,11 +143,20 @@ def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
 
 def find_mpiexec() -> str:
     """The mpiexec of this Python's environment, or else the first one on PATH. Raises UsageError if there is none."""
+    unix.check()
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:
         raise UsageError(f"there is no mpiexec; install an MPI, for example with: {how_to_install('mpich')}")
     return found
+
+
+def has_mpi() -> bool:
+    """Whether ranks can be started over MPI."""
+    try:
+        return bool(find_mpiexec()) and importlib.util.find_spec("mpi4py") is not None
+    except UsageError:
+        return False
 
 
 @functools.cache
@@ -223,7 +233,7 @@ class Running:
                 return None
             if hung or done():
                 return hung
-            if (talker := self._talker()) is not None:
+            if (talker := too_long(self.folder, self.n)) is not None:
                 return self._look(), f"hung: rank {talker} had printed more than {PRINTED >> 20} MB"
             if left != (left := self._count_left()):  # the others may wait for it now: look again from the beginning
                 begin = time.monotonic()
@@ -243,15 +253,6 @@ class Running:
     def _count_left(self) -> int:
         """The number of ranks that have finished."""
         return sum((self.folder / str(rank) / "result").exists() for rank in range(self.n))
-
-    def _talker(self) -> int | None:
-        """A rank that has printed more than PRINTED bytes, or None."""
-        for rank in range(self.n):
-            for name in ("stdout", "stderr"):
-                with suppress(OSError):
-                    if (self.folder / str(rank) / name).stat().st_size > PRINTED:
-                        return rank
-        return None
 
     def _look(self) -> Looks:
         """Ask every rank what it is doing; wait for the answers for at most 2 seconds."""
@@ -379,6 +380,16 @@ def text_of(path: Path) -> str:
         text = file.read(OUTPUT_LIMIT).decode(errors="replace")
     left_out = path.stat().st_size - OUTPUT_LIMIT
     return text + (f"\n[{left_out} more bytes left out]\n" if left_out > 0 else "")
+
+
+def too_long(folder: Path, n: int) -> int | None:
+    """A rank that has printed more than PRINTED bytes, or None."""
+    for rank in range(n):
+        for name in ("stdout", "stderr"):
+            with suppress(OSError):
+                if (folder / str(rank) / name).stat().st_size > PRINTED:
+                    return rank
+    return None
 
 
 def last_of(path: Path) -> str:

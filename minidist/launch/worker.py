@@ -21,7 +21,6 @@ A lock tells better than a process id whether a process is alive: the kernel rel
 it ends, and never gives it to another process.
 """
 
-import fcntl
 import os
 import signal
 import sys
@@ -29,6 +28,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from minidist import unix
 from minidist.files import replacing
 from minidist.mpi import environment, shm
 
@@ -40,7 +40,7 @@ def main() -> None:
     alive = open(mine / "alive", "w")  # noqa: SIM115  (held until both processes have ended)
     alive.write(str(os.getpgid(0)))
     alive.flush()
-    fcntl.flock(alive, fcntl.LOCK_EX)
+    unix.lock(alive.fileno())
     child = os.fork()
     if child:
         keep(child, folder, mine)
@@ -56,7 +56,7 @@ def locked(path: Path) -> bool:
     """Whether some process holds the lock on `path`, that is, lives."""
     try:
         with open(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            unix.lock(file.fileno(), shared=True)
     except BlockingIOError:
         return True
     except FileNotFoundError:

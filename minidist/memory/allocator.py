@@ -1,7 +1,10 @@
 """Let the C library keep freed memory for the next array."""
 
 import ctypes
+import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 # Each option's number in glibc's malloc.h, and the bytes that it is set to. 32 MB is the most that all versions accept
 # for the second.
@@ -15,10 +18,23 @@ def keep_freed_memory() -> dict[str, int]:
     and gives them back, and the first touch of every page of the next one is a page fault: a fifth of the time of a
     small model's step. Without glibc, this does nothing.
     """
-    if sys.platform != "linux":
-        return {}
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return {}
-    return {name: nbytes for name, (option, nbytes) in OPTIONS.items() if mallopt(option, nbytes)}
+    set_one = mallopt()
+    return {name: nbytes for name, (option, nbytes) in OPTIONS.items() if set_one(option, nbytes)}
+
+
+M_ARENA_MAX = -8
+
+
+def settle_arenas() -> None:
+    """Say how many arenas threads may take their memory from: as many as glibc would allow. When it has made eight, it
+    would count the cores by reading a file, and the kernel would count that as read by the thread that came first."""
+    mallopt()(M_ARENA_MAX, 8 * (os.cpu_count() or 1))
+
+
+def mallopt() -> Callable[[int, int], int]:
+    """glibc's function that sets an option; without glibc, one that sets none."""
+    with suppress(OSError, AttributeError):
+        if sys.platform == "linux":
+            found: Callable[[int, int], int] = ctypes.CDLL("libc.so.6").mallopt
+            return found
+    return lambda option, value: 0

@@ -15,7 +15,6 @@ To outlast it, make a checkpoint (`minidist/checkpoint.py`).
 """
 
 import os
-import resource
 import shutil
 import tempfile
 import threading
@@ -29,8 +28,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import Stopped, UsageError
-from minidist.files import lock, make_own_folder, make_temporary_folder, remove
+from minidist import UsageError, unix
+from minidist.files import lock, make_own_folder, make_temporary_folder, on_disk, remove
+from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
@@ -66,8 +66,7 @@ class Folder:
                 remove(str(left))
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
-            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # an array in a file keeps one open
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            unix.allow_more_files()  # an array in a file keeps one open
         except BlockingIOError:
             raise UsageError(
                 f"{option} {parent}: another run is at work there, or another engine: give each a folder"
@@ -94,12 +93,10 @@ class Files:
 
     def empty(self, kind: str, name: str, size: int, dtype: np.typing.DTypeLike) -> Array:
         """An array (size,) whose values are in a file: a view of the file (mmap), so that any part can be read as from
-        any other array. Raises OutOfMemory if the pool has no room for it, Stopped if the disk has none."""
+        any other array. Raises OutOfMemory if the pool has no room for it, FileFailed if the disk has none."""
         path = self.folder.path / name.replace(" ", "-")
-        try:
+        with on_disk("write", path):
             array = np.memmap(path, dtype, "w+", shape=(size,))  # a hole, until it is written
-        except OSError as error:
-            raise Stopped(f"cannot write {path}: {error.strerror}") from None
         return self.pool.hold(kind, array)
 
 
@@ -111,27 +108,19 @@ class DiskLink(Link):
         self.bandwidth = bandwidth
 
     def copy(self, array: Array, out: Array) -> None:
-        """Copy between memory and a file. Raises Stopped if the disk fails."""
+        """Copy between memory and a file. Raises FileFailed if the disk fails."""
         if self.bandwidth:
             time.sleep(array.nbytes / self.bandwidth)
-        in_file, in_memory, transfer = (
-            (out, array, os.pwritev) if isinstance(out, np.memmap) else (array, out, os.preadv)
-        )
+        in_file, in_memory = (out, array) if isinstance(out, np.memmap) else (array, out)
         path, place = place_of(in_file)
         rest = in_memory.view(np.uint8).data  # bytes, because a buffer supports neither float16 nor bfloat16
-        try:
-            file = os.open(path, os.O_RDWR)
-            try:
-                while rest:
-                    done = transfer(file, [rest], place)
-                    if done == 0:
-                        raise Stopped(f"cannot read {path}: it ends after {place:,} bytes")
-                    rest, place = rest[done:], place + done
-            finally:
-                os.close(file)
-        except OSError as error:
-            verb = "write" if in_file is out else "read"
-            raise Stopped(f"cannot {verb} {path}: {error.strerror}") from None
+        with on_disk("write" if in_file is out else "read", path), open(path, "r+b", buffering=0) as file:
+            file.seek(place)
+            while rest:
+                done = file.write(rest) if in_file is out else file.readinto(rest)
+                if not done:
+                    raise OSError(f"it ends after {file.tell():,} bytes")
+                rest = rest[done:]
 
 
 def place_of(array: Array) -> tuple[str, int]:
@@ -153,6 +142,7 @@ class Mover:
         self.ids = ids = []  # type: list[int]  # the kernel's
         self.threads = ThreadPoolExecutor(threads, "disk", lambda: ids.append(threading.get_native_id()))
         self.account = Kernel()
+        settle_arenas()
 
     def up(self, phase: str, array: Array, out: Array) -> Moves:
         """Start moving an array (n,) of the lower memory into `out`."""

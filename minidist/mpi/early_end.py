@@ -5,15 +5,25 @@ This module loads no MPI, and keeps to the syntax of Python 3.8.
 
 from __future__ import annotations
 
-import fcntl
+import functools
 import os
-import tempfile
-import termios
 import time
 from contextlib import suppress
 from typing import NoReturn
 
+from minidist import unix
+
 INTERRUPTED = 130  # as a shell reports an interrupted command
+
+
+@functools.lru_cache(None)
+def launcher() -> tuple[int, int]:
+    """(the process that has started this one, a descriptor of its standard error output or -1), as they were at the
+    first call: call it early, while that process lives. Under mpirun, mpirun reads this output."""
+    process = os.getppid()
+    with suppress(OSError):
+        return process, os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | unix.NO_WAIT)
+    return process, -1
 
 
 def end_job(line: str, status: int) -> NoReturn:
@@ -26,22 +36,27 @@ def end_job(line: str, status: int) -> NoReturn:
 def say_last(line: str) -> None:
     """Print the line; returns when mpirun has it. Of several ranks of a machine, the first one here prints for all."""
     be_first_to_fail()
+    say_as_first(line)
+
+
+def say_as_first(line: str, pipe: int = 2) -> None:
+    """The same, for a rank that is the first to fail."""
     with suppress(OSError):
-        os.write(2, f"{line}\n".encode())
-    wait_until_read(2)
+        os.write(pipe, f"{line}\n".encode())
+    wait_until_read(pipe)
     time.sleep(0.1)  # until mpirun has got it from its process on this machine
 
 
 def be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
-    The lock is on a folder that every rank of this machine can see. The system releases it when Abort ends this
-    process, usually 0.2 s later. Abort may end the others only after that, so they wait even when the lock is free
-    again. If a rank of another job fails just then, its message comes later, but it comes.
+    The lock is on a folder that every rank of this machine can see. Nothing is written into it: a rank that is ended at
+    that moment would leave it there. The system releases the lock when Abort ends this process, usually 0.2 s later.
+    Abort may end the others only after that, so they wait even when the lock is free again. If a rank of another job
+    fails just then, its message comes later, but it comes.
     """
     try:
-        folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unix.lock(unix.open_folder(next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp", ".")))))
     except OSError:
         time.sleep(3)
 
@@ -56,10 +71,7 @@ def abort(status: int) -> NoReturn:
 
 def wait_until_read(pipe: int) -> None:
     """Wait until mpirun has read the output in this pipe, 0.3 s at most. An abort would lose the unread part."""
-    unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # a file that is no pipe may lack FIONREAD, and loses nothing
-        while time.monotonic() < give_up:
-            fcntl.ioctl(pipe, termios.FIONREAD, unread)
-            if not any(unread):
-                return
+    give_up = time.monotonic() + 0.3
+    with suppress(OSError):  # a file that is no pipe loses nothing
+        while unix.unread(pipe) and time.monotonic() < give_up:
             time.sleep(0.001)

@@ -12,7 +12,7 @@ from typing import Any
 from minidist import EndJob, Finished, Stopped, UsageError
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import ROOMS, output
+from minidist.mpi import ROOMS, environment, output
 from minidist.mpi.comm import Comm
 
 # At the top of a traceback, frames of these rooms and of the import system say nothing about what went wrong.
@@ -31,7 +31,7 @@ def describe(error: BaseException, rank: int) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return f"minidist: error: rank {rank}: {output.no_memory(error)}\n", 2
     if isinstance(error, Stopped | UsageError):
-        return f"minidist: error: {error}\n", 2 if isinstance(error, UsageError) else 1
+        return f"minidist: error: {error}\n", error.status if isinstance(error, Stopped) else 2
     return f"rank {rank} failed:\n{explain(error)}\n", 1
 
 
@@ -70,11 +70,14 @@ def run_rank(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Calla
 
 
 def check_environment() -> None:
-    """Raise UsageError if an audit names a folder that does not exist."""
+    """Raise UsageError if an audit names a folder that does not exist, or counts what a process moves, and ranks share
+    one."""
     for name in (AUDIT, kernel.AUDIT):
         folder = os.environ.get(name)
         if folder and not os.path.isdir(folder):
             raise UsageError(f"{name} names {folder}, which is no folder: make it, or unset {name}")
+    if os.environ.get(kernel.AUDIT) and environment.ranks_here > 1:
+        raise UsageError(f"{kernel.AUDIT} counts what a process moves: leave out --ranks, or unset it")
 
 
 def explain(error: BaseException) -> str:

@@ -6,7 +6,8 @@ the others wait for its messages forever. `run` handles the four ways in which a
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
     one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
-                                   the whole job is aborted with status 1, or for a UsageError with 2
+                                   the whole job is aborted with status 1, for a UsageError with 2, for a
+                                   file that could not be read or written with 74
     Ctrl-C                         one line, and status 130
 
 A fifth way is out of the rank's hands: it is killed, usually because memory ran out, or a library ends it. mpirun then
@@ -14,10 +15,8 @@ names the signal at most, but not the rank. So every rank is forked from a proce
 end. That process also watches for a sixth way: a rank that is stopped and never goes on (stops.py).
 """
 
-import ctypes
 import os
 import resource
-import select
 import signal
 import sys
 import threading
@@ -25,9 +24,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from minidist.mpi import environment, output, shm, stops
+from minidist import processes
+from minidist.mpi import environment, output, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail, end_job, wait_until_read
+from minidist.mpi.early_end import be_first_to_fail, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
@@ -36,8 +36,6 @@ STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process tha
 _parent: list[int] = []  # the pipe to that process, if there is one
 
 THREADS = 3.0  # seconds that a program's remaining threads get when the job is done
-
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: sends a signal when the parent ends
 
 
 def run(
@@ -61,6 +59,7 @@ def run(
     output.guard()
     comm = world()
     Watchdog(comm, end=abort, follows=rank is not None).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which `stay_behind` has blocked
     _tell_parent(STARTED)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
@@ -80,6 +79,7 @@ def run(
         finally:
             abort(status)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
+    stops.leave()
     MPI.Finalize()
     _tell_parent(ENDED)
     last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])
@@ -118,50 +118,47 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if not child:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        os.close(words)
+        os.close(words)  # SIGINT stays blocked, and waits for the watchdog
         _parent.append(to_parent)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the prctl
-            os._exit(1)
+        processes.follow(parent, signal.SIGKILL)
         return
 
     os.close(to_parent)
     os.set_blocking(words, False)
 
+    heard = bytearray()
+
+    def words_so_far() -> bytes:
+        with suppress(BlockingIOError):  # nothing more in the pipe
+            heard.extend(os.read(words, 100))
+        return bytes(heard)
+
+    watch = stops.Watch(rank, child, timeout, can_go_on)
+
     def hand_on(number: int, _: object) -> None:
-        if number == signal.SIGINT and not select.select([words], [], [], 0)[0]:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGSTOP)
-                os.waitpid(child, os.WUNTRACED)  # it makes no more segments
-                segments = shm.of(child)
-                os.kill(child, signal.SIGKILL)
-                shm.remove(segments)
-            end_job("minidist: interrupted", INTERRUPTED)
+        if number == signal.SIGINT and not words_so_far():
+            watch.interrupt()
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    watch = stops.Watch(rank, child, timeout, can_go_on)
     watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    watch.check_launcher()
     if status < 0:
         be_first_to_fail()
-        line = f"minidist: error: rank {rank} was {killed_by(-status)}"
-        with suppress(OSError):
-            os.write(2, f"{line}\n".encode())
-        wait_until_read(2)
+        if not words_so_far():
+            watch.take_all_names()
+        say_as_first(f"minidist: error: rank {rank} was {killed_by(-status)}")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
         with suppress(OSError):  # SIGKILL only has its default action
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    with suppress(BlockingIOError):  # nothing in the pipe, which other processes still hold
-        if os.read(words, 100) == STARTED:
-            why = "its program called os._exit, or a library ended it"
-            end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
+    if words_so_far() == STARTED:
+        why = "its program called os._exit, or a library ended it"
+        end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
     watch.stay()
     os._exit(status)
 
@@ -176,6 +173,8 @@ def abort(status: int = 1) -> NoReturn:
     wait_until_read(1)
     wait_until_read(2)
     _tell_parent(ENDED)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would print another line
+    with suppress(OSError):  # a program may have closed it
+        os.close(2)  # MPI would print another line
+    os.open(os.devnull, os.O_WRONLY)  # takes the number that is free now, even if no other one is
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

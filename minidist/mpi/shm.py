@@ -12,6 +12,7 @@ This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -26,7 +27,9 @@ FOLDER = "/dev/shm"
 OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # prefixes of segments: MPICH's, its transport's
 # What a job of the package mpich takes, counted with 1 to 16 ranks. Each rank takes 1.06 MB in MPICH's segment and 4.33
 # MB in those of its transport, UCX. With less than another 6.3 MB to spare, UCX sometimes crashes.
-SHARE, SPARE = 5_400_000, 6_300_000
+OF_MPICH, OF_UCX = 1_060_000, 4_340_000
+SHARE, SPARE = OF_MPICH + OF_UCX, 6_300_000
+LEAST_FILES = 48  # that a rank opens at a time, counted with 8 ranks: with 40, MPI ended them with messages of its own
 
 
 def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
@@ -54,7 +57,7 @@ def unlink() -> None:
 def files(user: int | None = None) -> dict[str, int]:
     """{path: bytes} of a user's files in /dev/shm; None: of all users'."""
     found = {}
-    for file in os.scandir(FOLDER):
+    for file in os.scandir(FOLDER) if os.path.isdir(FOLDER) else ():
         with suppress(OSError):  # it is gone
             status = file.stat(follow_symlinks=False)
             if user in (None, status.st_uid):
@@ -123,11 +126,22 @@ def shortage(ranks: int, share: int | None = None) -> str:
     return ""
 
 
+def limits(ranks: int) -> str:
+    """Which limit of the shell is too low for MPI, in a sentence; "" if none is."""
+    files, size = (resource.getrlimit(limit)[0] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE))
+    if files != resource.RLIM_INFINITY and files < LEAST_FILES:
+        return f"ulimit -n allows {files} open files, and MPI needs {LEAST_FILES}"
+    largest = max(OF_UCX, ranks * OF_MPICH)
+    if is_packaged_mpich() and size != resource.RLIM_INFINITY and size < largest:
+        return f"ulimit -f allows files of {size / 1e6:.1f} MB, and MPI needs {largest / 1e6:.1f} MB in {FOLDER}"
+    return ""
+
+
 def refuse() -> None:
     """End the job with a line and status 2 if there is no room. A rank calls this before it starts MPI."""
     try:
         ranks = environment.local_ranks()
-        reason = shortage(ranks, SHARE) if environment.rank() is not None else ""
+        reason = limits(ranks) or (shortage(ranks, SHARE) if environment.rank() is not None else "")
     except UsageError as error:
         reason = str(error)
     if reason:

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from minidist.mpi import environment, shm
-from minidist.mpi.early_end import abort, say_last
+from minidist.mpi.early_end import INTERRUPTED, abort, be_first_to_fail, launcher, say_as_first, say_last
 from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
 SAID = 20.0  # seconds after which a silence is reported; after half of the timeout, if that is earlier
 TIMEOUT = 120.0  # seconds after which it ends the job
 STOPPED = "T"  # by a signal, in the kernel's notation; a process in a debugger is "t"
+LAUNCHER_ENDED = "mpirun's process on this machine has been killed, and the ranks that it started end with it"
+FINISHED = "rank, finished"  # the name of such a process, of 15 characters at most
 HALTED = (STOPPED, "Z", "")  # stopped; ended, but not yet seen by its parent; gone
 
 CanGoOn = Callable[[set[int], int], bool]  # (stopped ranks, all ranks): whether the job goes on
@@ -40,15 +42,18 @@ class Watch:
 
     def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
         self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
-        self.launcher, self.looked = os.getppid(), time.monotonic()
+        (self.launcher, self.to_mpirun), self.looked = launcher(), time.monotonic()
         self.size = environment.ranks()
         self.ranks = {os.getpid(): rank}  # of each process that mpirun started on this machine
         self.silent: dict[int, float] = {}  # rank -> seconds for which it has been stopped
         self.told: set[int] = set()
         self.has_left = False  # whether our own rank has
+        self.is_first = environment.local_rank() == 0  # whether no watcher of a lower rank runs on this machine
+        self.segments = set(shm.files())  # that were there before our rank
 
     def begin(self) -> None:
         """Start looking, even while the main thread waits."""
+        self.check_launcher()
         signal.signal(signal.SIGALRM, lambda *_: self.look())
         signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
 
@@ -61,8 +66,7 @@ class Watch:
 
     def look(self) -> None:
         """Report the ranks that do not answer. End the job if that lasts, and the ranks if their mpirun is gone."""
-        if os.getppid() != self.launcher:
-            self.follow()
+        self.check_launcher()
         now = time.monotonic()
         passed, self.looked = min(now - self.looked, 2 * LOOK), now
         seen = self.see()
@@ -85,15 +89,25 @@ class Watch:
     def see(self) -> dict[int, list[int]]:
         """The stopped processes of each rank of this machine. If the watcher of a lower rank runs, only of the ranks
         below that one: its watcher handles the others."""
-        known, started = self.ranks, children(self.launcher)
-        found = {process: known[process] if process in known else rank_of(process) for process in started}
-        self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
+        self.find()
         seen: dict[int, list[int]] = {}
+        self.is_first = True
         for process, rank in sorted(self.ranks.items(), key=lambda item: item[1]):
             if rank < self.rank and state(process) not in HALTED:
+                self.is_first = False
                 break
             seen[rank] = stopped_of(process)
         return seen
+
+    def find(self) -> None:
+        """Find the processes that mpirun has started on this machine."""
+        known, started = self.ranks, children(self.launcher)
+        found = {process: known[process] if process in known else rank_of(process) for process in started}
+        stuck = [process for process, rank in found.items() if rank < 0 and state(process) == STOPPED]
+        if stuck and environment.local_ranks() == self.size:  # before the kernel shows which rank it is
+            missing = sorted({*range(self.size)} - {*found.values()})
+            found |= zip(sorted(stuck), missing, strict=False)  # mpirun starts them in order
+        self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
 
     def tell(self, seen: dict[int, list[int]], may_end: bool) -> None:
         """Report each rank that has been stopped for long, once."""
@@ -106,17 +120,36 @@ class Watch:
 
     def end(self, ranks: list[int]) -> NoReturn:
         """End the job because of these ranks."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        stop([process for process in self.ranks if process != os.getpid()])  # one may be about to fork its rank
-        take_names(list(self.ranks))
+        self.take_all_names()
         say_last(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)")
         if self.has_left:  # mpirun no longer listens to us, but sees them die
             kill([process for process, rank in self.ranks.items() if rank in ranks])
         abort(1)
 
-    def follow(self) -> NoReturn:
-        """End our rank, and the ranks whose watchers are stopped: mpirun's process on this machine was killed. Nothing
-        is printed, because our output has no reader."""
+    def interrupt(self) -> NoReturn:
+        """End the job at Ctrl-C, while ranks are inside MPI's Init."""
+        take_names([os.getpid()])  # a rank that still imports may be the first, and end us
+        be_first_to_fail()
+        self.take_all_names()
+        say_as_first("minidist: interrupted")
+        abort(INTERRUPTED)
+
+    def take_all_names(self) -> None:
+        """Stop all ranks of this machine, and remove their segments from /dev/shm: they are about to be killed."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.find()
+        stop([process for process in self.ranks if process != os.getpid()])  # one may be about to fork its rank
+        take_names(list(self.ranks))
+        shm.remove(shm.orphans().keys() - self.segments)  # of ranks that have been killed
+
+    def check_launcher(self) -> None:
+        """If mpirun's process on this machine was killed, end our rank, and the ranks whose watchers are stopped. That
+        process read our output; mpirun still reads what it had to say itself."""
+        if os.getppid() == self.launcher:
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self.is_first:
+            say_as_first(f"minidist: error: {LAUNCHER_ENDED}", self.to_mpirun)
         halted = [process for process in self.ranks if state(process) == STOPPED]
         take_names([os.getpid(), *halted])
         kill([self.child, *halted])
@@ -177,6 +210,32 @@ def stop(processes: list[int]) -> None:
     give_up = time.monotonic() + 1.0
     while any(state(process) not in HALTED for process in processes) and time.monotonic() < give_up:
         time.sleep(0.001)
+
+
+def leave() -> None:
+    """Let the other ranks of this machine see that this one has finished its program; `finished` looks for it."""
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/comm").write_text(FINISHED, encoding="ascii")
+
+
+def finished() -> set[int]:
+    """The ranks of this machine that have finished their program: MPI keeps them until all ranks have."""
+    started = children(parent(os.getppid()))  # by mpirun; each of these has forked its rank
+    return {rank_of(process) for process in started if any(name(child) == FINISHED for child in children(process))}
+
+
+def name(process: int) -> str:
+    """The name of a process, which it may choose; "" if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    return ""
+
+
+def parent(process: int) -> int:
+    """The parent of a process; 0 if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return 0
 
 
 def rank_of(process: int) -> int:

@@ -1,4 +1,4 @@
-"""A rank's watchdog: a thread that handles Ctrl-C, reports long waits, and ends the rank after its parent.
+"""A rank's watchdog: a thread that handles Ctrl-C, reports long waits, ends endless ones, and follows its parent.
 
 It is a thread, because the main thread may be inside MPI, where no Python handler ever runs.
 """
@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from minidist.mpi import stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import INTERRUPTED
+from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail
 from minidist.mpi.words import name_ranks
 
 LONG = 30.0  # seconds; a longer wait is reported
+LOOKS = 5  # about a second apart, after which such a wait for a finished rank ends the job: its message may be here
 
 # What to do at an interrupt before the process ends: show a terminal's cursor again.
 at_interrupt: list[Callable[[], object]] = []
@@ -30,6 +32,7 @@ class Watchdog(threading.Thread):
         self.follows, self.parent = follows, os.getppid()
         self.waits, self.since = -1, 0.0  # the last wait that was seen, and when it was first seen
         self.told = False  # whether it was reported
+        self.hopeless = 0  # looks at which a rank that this one waits for had finished
         self.signals, written = os.pipe()
         os.set_blocking(written, False)
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -61,10 +64,24 @@ class Watchdog(threading.Thread):
         if waiting is None or waits != self.waits:
             if self.told:
                 print(f"rank {self.comm.rank} goes on after {now - self.since:.0f} s", file=sys.stderr, flush=True)
-            self.waits, self.since, self.told = waits, now, False
-        elif now - self.since > LONG and not self.told:
+            self.waits, self.since, self.told, self.hopeless = waits, now, False, 0
+        elif now - self.since > LONG:
             call, comm, peers = waiting
-            others = name_ranks(comm.world_ranks[peer] for peer in peers if comm.world_ranks[peer] != self.comm.rank)
+            others = {comm.world_ranks[peer] for peer in peers} - {self.comm.rank}
             where = f"in phase {ledger.phase!r} ({call})"
-            print(f"rank {self.comm.rank} has waited {LONG:g} s for {others} {where}", file=sys.stderr, flush=True)
-            self.told = True
+            if not self.told:
+                self.told = True
+                said = f"rank {self.comm.rank} has waited {LONG:g} s for {name_ranks(others)} {where}"
+                print(said, file=sys.stderr, flush=True)
+            gone = others & stops.finished() if self.follows else set()
+            self.hopeless += bool(gone)
+            if self.hopeless > LOOKS:
+                self.give_up(gone, where)
+
+    def give_up(self, gone: set[int], where: str) -> None:
+        """End the job: these ranks have finished, so what this rank waits for never comes."""
+        be_first_to_fail()
+        has = "has" if len(gone) == 1 else "have"
+        why = f"rank {self.comm.rank} waits {where} for {name_ranks(gone)}, which {has} finished"
+        print(f"minidist: error: {why}: all ranks must make the same steps", file=sys.stderr, flush=True)
+        self.end(1)

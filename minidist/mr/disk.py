@@ -6,7 +6,6 @@ worker-1/unfinished/                 the map under way
 worker-1/runs/                       what the current reduce sorts
 """
 
-import fcntl
 import os
 import shutil
 from collections import Counter
@@ -14,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minidist.files import make_own_folder, replacing, sweep
+from minidist.files import lock, make_own_folder, on_disk, replacing, sweep
 from minidist.mr.files import place_in, region
 from minidist.mr.plan import Plan, Result, TaskName, read_result
 
@@ -26,7 +25,7 @@ class Disk:
         self.folder = plan.locals / f"worker-{rank}"
         if plan.local:
             self.lock = private_folder(plan.local, plan.locals.name, plan.prefix)
-        self.folder.mkdir(exist_ok=True)
+        make_own_folder(self.folder)
         self.moved: Counter[str] = Counter()  # bytes of files, by what they are and whether they were read or written
         self.adopt(plan, rank)
 
@@ -60,43 +59,51 @@ class Disk:
     def fresh(self, name: str) -> Path:
         """An empty folder."""
         self.remove(self.folder / name)
-        (self.folder / name).mkdir()
+        with on_disk("write", self.folder / name):
+            (self.folder / name).mkdir()
         return self.folder / name
 
     def append(self, path: Path, data: bytes) -> None:
-        with open(path, "ab") as file:
+        with on_disk("write", path), open(path, "ab") as file:
             file.write(data)
         self.moved["regions written"] += len(data)
 
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-        with open(path, "wb") as file:
-            try:
-                file.writelines(pieces)
-            finally:  # even if the reduce is abandoned
+        """Write the pieces, which the user's functions make meanwhile: their errors are not the disk's."""
+        with on_disk("write", path):
+            file = open(path, "wb")  # noqa: SIM115  (closed below)
+        try:
+            for piece in pieces:
+                with on_disk("write", path):
+                    file.write(piece)
+        finally:  # even if the reduce is abandoned
+            with on_disk("write", path), file:
                 file.flush()
                 self.moved["output written"] += place_in(file)
 
     def note(self, path: Path, task: TaskName, result: Result) -> None:
-        """Write what a task has counted; another worker may write the same note."""
+        """Write what a task has counted, unsynced: a task whose note is lost is done again. Another worker may write
+        the same note."""
         text = result.note(task)
-        with replacing(str(path), synced=False) as file:  # a task whose note is lost is done again
+        with on_disk("write", path), replacing(str(path), synced=False) as file:
             file.write(text.encode())
         self.moved["notes written"] += len(text)  # ASCII
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
-        """Read bytes of a file. Raises OSError unless all of them are there."""
-        with open(path, "rb") as file:
+        """Read bytes of a file. Raises FileFailed unless all of them are there."""
+        with on_disk("read", path), open(path, "rb") as file:
             file.seek(offset)
             data = file.read(nbytes)
             self.moved["regions read"] += len(data)
             self.moved["read ahead"] += place_in(file) - offset - len(data)
-        if len(data) < nbytes:
-            raise OSError(f"{path} ends after {offset + len(data)} bytes")
+            if len(data) < nbytes:
+                raise OSError(f"it ends after {offset + len(data)} bytes")
         return data
 
     def rename(self, path: Path, name: Path) -> None:
         """Give a file or folder its name, atomically: it exists whole or not at all."""
-        os.replace(path, name)
+        with on_disk("write", name):
+            os.replace(path, name)
 
     def remove(self, path: Path) -> None:
         """Remove a folder and all that is in it."""
@@ -109,7 +116,6 @@ def private_folder(parent: Path, name: str, prefix: str) -> int:
     This user's folders from earlier runs of the same job are removed, unless a process still works in them.
     """
     make_own_folder(parent / name)
-    lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    held = lock(parent / name, shared=True)
     sweep(parent, prefix)
-    return lock
+    return held

@@ -19,7 +19,6 @@ The chapter knows nothing about this: it is given a disk and mailboxes with faul
 
 import functools
 import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, unix
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mail, Mailbox
 from minidist.mr.disk import Disk
@@ -88,7 +87,7 @@ class Faults:
         """This rank has reached a point where the job may be killed."""
         self.passed[point] += 1
         if (point, self.passed[point]) in self.kills:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), unix.KILL)
 
 
 class MasterMailbox(Mailbox):

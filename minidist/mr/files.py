@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from minidist import UsageError
+from minidist.cli.formats import name_format
+from minidist.files import on_disk
 from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
@@ -81,9 +83,9 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
                 raise UsageError(f"cannot read {path}: it is not a regular file")
-            with open(path, "rb") as file:
-                sizes.append((path, os.fstat(file.fileno()).st_size))
-                file.read(1)  # some files of /proc can be opened but not read
+            if found := name_format(path):  # some files of /proc can be opened but not read
+                raise UsageError(f"cannot read {path}: it is {found}")
+            sizes.append((path, os.path.getsize(path)))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return sizes
@@ -105,7 +107,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
     """The lines of a split, about `size` bytes at a time; a line that is longer comes whole. Added to `moved`: bytes of
     input, and those that the file's buffer has read ahead."""
     for piece in pieces:
-        with open(piece.path, "rb") as file:
+        with on_disk("read", piece.path), open(piece.path, "rb") as file:
             offset = file.seek(piece.start)
             try:
                 while offset < piece.end:
@@ -113,7 +115,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
                     if not data.endswith(b"\n"):
                         data += file.readline()
                     if not data:
-                        raise OSError(f"{piece.path} has become shorter while it was read")
+                        raise OSError("it has become shorter while it was read")
                     yield Block(piece.document, offset, data, data.decode(errors="replace"))
                     offset += len(data)
             finally:
@@ -318,16 +320,17 @@ class ExternalSort:
         return iter(pairs)
 
     def _write_run(self, pairs: Iterable[Pair]) -> None:
-        self.folder.mkdir(exist_ok=True)
         self.runs.append(self.folder / f"run-{self.written:05}")
         self.written += 1
-        with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(write_pair(key, value) for key, value in pairs)
-            file.flush()
-            self.moved["runs written"] += place_in(file)
+        with on_disk("write", self.runs[-1]):
+            self.folder.mkdir(exist_ok=True)
+            with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
+                file.writelines(write_pair(key, value) for key, value in pairs)
+                file.flush()
+                self.moved["runs written"] += place_in(file)
 
     def _read_run(self, path: Path) -> Iterator[Pair]:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with on_disk("read", path), open(path, encoding="utf-8", newline="\n") as file:
             try:
                 for line in file:
                     key, value = line[:-1].split("\t", 1)

@@ -10,6 +10,8 @@ import os
 import struct
 from pathlib import Path
 
+from minidist import unix
+from minidist.files import on_disk
 from minidist.mr.plan import Record, TaskName
 
 NUMBERS = struct.Struct("<qqqq")  # kind, number, offset, bytes of the text
@@ -22,12 +24,13 @@ class LastGasp:
     """Notes the task and the record that a worker is working on."""
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        os.ftruncate(descriptor, SIZE)
-        self.memory = mmap.mmap(descriptor, SIZE)
-        os.close(descriptor)
+        with on_disk("write", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | unix.NO_LINK, 0o600)
+            with open(descriptor, "r+b") as file:
+                file.write(bytes(SIZE))  # clears the record of a worker that was killed
+                file.flush()  # if the disk has no room, this says so; a write to the memory would kill the process
+                self.memory = mmap.mmap(descriptor, SIZE)
         self.text, self.length = "", 0
-        self.leave()  # clears the record of a worker that was killed
 
     def enter(self, task: TaskName, record: Record) -> None:
         """Note the record that the user's function is about to see."""

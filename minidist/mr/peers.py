@@ -9,7 +9,6 @@ milliseconds, no matter what it does.
 import itertools
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -17,12 +16,14 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 
+from minidist import FileFailed, unix
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.output import no_memory
@@ -94,22 +95,22 @@ class WorkerPeer:
 
     def work(self, attempt: Attempt) -> None:
         """Do a task, and tell the master how it went."""
-        outer, self.job.counters = getattr(self.job, "counters", None), attempt.counters
+        self.job.counters = attempt.counters
         try:
             with forbid_exit(), self.alarm(attempt):
                 result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
         except BaseException as error:  # also SystemExit, by which a function would end the process
-            why, machine = explain(error, attempt.record), isinstance(error, OSError)
-            self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
+            record = None if isinstance(error, FileFailed) else attempt.record
+            why, machine = explain(error, record), isinstance(error, OSError)
+            self.tell_master(messages.Failed(attempt.name, record, why, machine))
         else:
             if attempt.name[0] == "map":
                 self.sums[attempt.number] = result.sums
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
         self.gasp.leave()
-        self.job.counters = outer  # those of the reduce that waits for this map, if one does
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
 
     @contextmanager
@@ -124,13 +125,8 @@ class WorkerPeer:
             if attempt.record is not None and time.monotonic() > self.next_breath + patience:
                 raise JobError(explain_silence(patience))
 
-        before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, patience / 5, patience / 5)
-        try:
+        with unix.ticking(patience / 5, ring):
             yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
     # What the tasks are: see `minidist.mapreduce`.
 
@@ -146,6 +142,7 @@ class WorkerPeer:
         """Called all the time while a task runs; now and then it looks for messages."""
         if time.monotonic() > self.next_breath:
             self.look_up(attempt)
+        self.job.counters = attempt.counters  # a map meanwhile, or another rank of this process, has had its own
 
     def look_up(self, attempt: Attempt) -> None:
         """Look for messages; leave a task whose result is no longer needed."""
@@ -205,11 +202,11 @@ class WorkerPeer:
         return busy
 
     def read_region(self, place: Place, nbytes: int) -> bytes:
-        """A piece of a region that a map of this worker has written. Raises OSError if it is lost or damaged."""
+        """A piece of a region that a map of this worker has written. Raises FileFailed if it is lost or damaged."""
         path = region(self.map_folder(place.m), place.r)
         data = self.disk.read(path, place.offset, nbytes)
         if crc32(data) != self.sums[place.m][place.r][place.offset // PIECE]:
-            raise OSError(f"{path} is damaged")
+            raise FileFailed(f"{path} is damaged")
         return data
 
     def write_account(self, path: Path) -> None:
@@ -254,19 +251,31 @@ class WorkerPeer:
 @contextmanager
 def forbid_exit() -> Iterator[None]:
     """A user's function that calls os._exit would silently end this process, and with it the job: in here that is an
-    error like any other. Processes that it has forked, and other threads, may still call it."""
-    leave, here = os._exit, (os.getpid(), threading.get_ident())
-
-    def refuse(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) != here:
-            leave(status)
-        raise JobError(f"{sys._getframe(1).f_code.co_name} called os._exit({status})")
-
-    os._exit = refuse
+    error like any other. Processes that it has forked, other threads, and other ranks outside of here may still call
+    it."""
+    token = _may_not_exit.set(os.getpid())
+    if not _inside:
+        _inside.append(os._exit)
+        os._exit = refuse  # type: ignore[assignment]  # it returns where os._exit does not
+    _inside.append(token)
     try:
         yield
     finally:
-        os._exit = leave
+        _may_not_exit.reset(token)
+        _inside.remove(token)
+        if len(_inside) == 1:
+            os._exit = _inside.pop()
+
+
+_may_not_exit: ContextVar[int] = ContextVar("may not exit", default=0)  # the process in which this rank may not
+_inside: list[Any] = []  # what os._exit was, and one token for each rank of this process that is inside
+
+
+def refuse(status: int) -> None:
+    """os._exit, while some rank is inside."""
+    if _may_not_exit.get() == os.getpid():
+        raise JobError(f"{sys._getframe(1).f_code.co_name} called os._exit({status})")
+    _inside[0](status)
 
 
 OURS = os.path.dirname(os.path.dirname(__file__))
@@ -275,7 +284,7 @@ OURS = os.path.dirname(os.path.dirname(__file__))
 def explain(error: BaseException, record: Record | None) -> str:
     """The traceback of the user's function, without this package's own frames; the whole traceback if the failure was
     not in a user's function."""
-    if isinstance(error, JobError):
+    if isinstance(error, JobError | FileFailed):
         return str(error)
     if isinstance(error, MemoryError) and record is None:
         return no_memory(error)

@@ -160,6 +160,9 @@ class Plan:
         self.token = self.read_earlier().get("token", "") if self.resume else ""
         if self.local and self.token and os.path.lexists(self.locals) and not is_own_folder(self.locals):
             raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
+        for entry in sorted({*self.folder.glob("worker-*"), *self.locals.glob("worker-*")}):
+            if self.resume and entry.is_symlink():
+                raise UsageError(f"--resume: {entry} is a link, and not this job's; delete it")
 
     def read_earlier(self) -> dict[str, Any]:
         """The note of the job that was begun here; empty if there is none. Raises UsageError if it is damaged."""
@@ -200,7 +203,12 @@ class Plan:
         if not self.resume:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job, whose parts were moved away
         make_own_folder(self.folder)
-        self.write_job(token=self.token, finished=False, left_out=0)
+        try:
+            self.write_job(token=self.token, finished=False, left_out=0)
+        except OSError:
+            if not self.resume:  # without its note the folder is nothing that a job could go on in
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self.token
 
     def write_job(self, **state: Any) -> None:

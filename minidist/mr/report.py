@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from minidist import FileFailed
 from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.screen import print_claims
 from minidist.cli.paths import write_json
@@ -222,7 +223,8 @@ def failure_text(failure: Failure) -> str:
     (kind, number), record = failure.task, failure.record
     if record is None:
         what = f"{kind} {number} failed on worker {failure.worker}:" if kind else f"worker {failure.worker} failed:"
-        return f"{what}{' ' if len(failure.explanation.splitlines()) == 1 else chr(10)}{failure.explanation}"
+        hint = "; when this is mended, --resume finishes the job" * failure.machine
+        return f"{what}{' ' if len(failure.explanation.splitlines()) == 1 else chr(10)}{failure.explanation}{hint}"
     lines = [f"{kind} {number} failed on worker {failure.worker}, at {describe(record)}:"]
     if isinstance(record, tuple):
         lines += [f"    {text!r}" for text in text_of(*record)]
@@ -232,7 +234,8 @@ def failure_text(failure: Failure) -> str:
 
 
 def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
-    """Report the job on rank 0. Returns the exit status: 1 if the job failed, or a claim does not hold."""
+    """Report the job on rank 0. Returns the exit status: 1 if the job failed, or a claim does not hold; FileFailed's if
+    it failed because no worker could read or write a file."""
     checked = [] if outcome.failure else claims(plan, outcome)
     if rank == 0 and outcome.failure:
         print(f"minidist: error: {failure_text(outcome.failure)}", file=sys.stderr)
@@ -241,6 +244,9 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map's distinct keys" if plan.combine else "all pairs"
         print(f"Σ |k|+|v|+2: over {of}, bytes of key, value, tab, line feed.")
+        if replaced := outcome.stats["undecodable sequences"]:
+            print(f"{replaced:,} sequences of the input are no UTF-8, and became U+FFFD.")
+            print("If it is in another encoding, convert it first (iconv).")
     if rank == 0 and json:
         document = {
             "chapter": "mapreduce",
@@ -262,6 +268,8 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
             "claims": claims_as_rows(checked),
         }
         write_json(json, document)
+    if outcome.failure and outcome.failure.machine and outcome.failure.record is None:
+        return FileFailed.status
     return 1 if outcome.failure or not all(claim.holds for claim in checked) else 0
 
 
@@ -283,8 +291,6 @@ def print_outcome(plan: Plan, outcome: EndedJob) -> None:
         print(f"backup tasks: {backups}, {share:.0%} of all executions")
         if outcome.saved > 0.1:  # a guess, from how far the slower attempts had come
             print(f"without them the job would have waited for about {outcome.saved:.1f} s more of work")
-    if stats["undecodable sequences"]:
-        print(f"undecodable sequences replaced by U+FFFD: {stats['undecodable sequences']}")
     for kind, record, why in outcome.left_out:
         print(f"left out by {kind}: {describe(record)}: {why}")
     for name, value in sorted(outcome.counters.items()):

@@ -26,6 +26,7 @@ class Failure:
     record: Record | None  # that the user's function was working on
     explanation: str
     skip_bad: int = 0  # records that have been left out: no more may be
+    machine: bool = False  # its machine could not read or write a file, perhaps
 
 
 def explain_silence(seconds: float) -> str:

@@ -218,7 +218,7 @@ class MasterPeer:
 
     def refuse(self, task: Task, failure: Failure) -> None:
         """A worker cannot read or write what the task needs: it must not try again."""
-        task.refused[failure.worker] = failure
+        task.refused[failure.worker] = replace(failure, machine=True)
         self.requeue(task, "machine")
         self.check_refusals(task)
 

@@ -7,6 +7,7 @@ either matrix and each row or column of the other (Korthikanti et al. 2022, appe
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -19,26 +20,26 @@ class Flops:
     count = 0
 
 
-_counting: list[Flops] = []
+_counting: ContextVar[tuple[Flops, ...]] = ContextVar("counting", default=())  # each rank of a process has its own
 
 
 @contextmanager
 def flops() -> Iterator[Flops]:
-    """Count the operations of every product in this process inside the block."""
+    """Count the operations of every product of this rank inside the block."""
     counted = Flops()
-    _counting.append(counted)
+    token = _counting.set((*_counting.get(), counted))
     try:
         yield counted
     finally:
-        _counting.remove(counted)
+        _counting.reset(token)
 
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b for a (..., m, k) and b (..., k, n)."""
-    if _counting:
+    if counting := _counting.get():
         number = (
             2 * math.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])) * a.shape[-2] * a.shape[-1] * b.shape[-1]
         )
-        for counted in _counting:
+        for counted in counting:
             counted.count += number
     return np.matmul(a, b, out=out)

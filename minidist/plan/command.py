@@ -167,23 +167,25 @@ def plan(options: argparse.Namespace) -> int:
     fit, found = len(found.rows), found._replace(rows=best_chunks(found.rows))
     if not found.rows:
         raise UsageError(why_none(found))
-    status = 0
+    explained = row_of(found, o.explain, "--explain") if o.explain else None
+    checked = row_of(found, o.check, "--check") if o.check else None
+    written, status = [*write_files(found, wanted, cluster, o)], 0  # all that may be refused comes before what is said
     for text in [] if o.json == "-" else heading(wanted, cluster):
         print(text)
     if o.json != "-":
-        if o.explain:
-            print("\n".join(show.explain(row_of(found, o.explain, "--explain"), wanted, cluster, o.tokens)))
+        if explained:
+            print("\n".join(show.explain(explained, wanted, cluster, o.tokens)))
         elif not o.check:
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
             print(show.wrapped(show.ASSUMED))
-    if o.check:
+    if checked:
         from minidist.plan import check  # runs ranks, and needs NumPy
 
-        status = check.report(wanted, row_of(found, o.check, "--check"), quiet=o.json == "-")
+        status = check.report(wanted, checked, quiet=o.json == "-")
     if o.json:
         rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
         write_json(o.json, {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out})
-    for text in write_files(found, wanted, cluster, o):
+    for text in written:
         print(text)
     return status
 

@@ -20,7 +20,7 @@ from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.printed import A100, H100, Published, gpt
 from minidist.plan.search import Evaluator, Row, divisors, search
 from minidist.plan.show import count, wrapped
-from minidist.plan.time import CEILING, Cluster
+from minidist.plan.time import CEILING, Cluster, flops_a_token
 
 NARROW = "its matrices are narrow, and a device reaches less of its peak with these; the ceiling is one for all widths"
 WIDE = "its matrices are the widest, 25,600, and a device reaches more of its peak with these"
@@ -98,11 +98,10 @@ def of_llama() -> Iterator[Published]:
         batch, gpus = 2**24 // run.context, run.tp * run.cp * run.pp * run.dp
         wanted = Wanted("", model, batch, run.context, "bf16", scheme="all-gather")
         choice = Choice(run.dp, run.tp, run.cp, run.pp, 1, "interleaved", 8, 2, 1, "selective", 1)
-        evaluator = Evaluator(wanted, replace(H100, ranks=gpus))
-        seconds = wanted.tokens * evaluator.flops / (plain(run.rate.printed) * 1e12 * gpus)
-        yield Published(
-            f"Llama 3 {run.context // 1024}K, {gpus} GPUs", wanted, choice, evaluator.cluster, seconds, run.rate
-        )
+        work = wanted.tokens * flops_a_token(model, run.context)
+        seconds = work / (plain(run.rate.printed) * 1e12 * gpus)
+        name = f"Llama 3 {run.context // 1024}K, {gpus} GPUs"
+        yield Published(name, wanted, choice, replace(H100, ranks=gpus), seconds, run.rate)
 
 
 def all_runs() -> list[Published]:

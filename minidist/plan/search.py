@@ -18,7 +18,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_of
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.time import Cluster, Seconds, Stage, data_time, flops_a_token, of_step, slowest, tied_time
+from minidist.plan.time import Cluster, Seconds, Stage, data_time, of_step, slowest, tied_time, useful_flops
 from minidist.plan.traffic import data_volumes_along
 
 RECOMPUTE = ("none", "selective", "every:1")
@@ -46,7 +46,6 @@ class Evaluator:
 
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self.wanted, self.cluster, self.memo = wanted, cluster, Memo()
-        self.flops = flops_a_token(wanted.model, wanted.context)
 
     def held(self, asked: Planned) -> Held:
         """What the fullest rank holds."""
@@ -60,7 +59,7 @@ class Evaluator:
         asked = asked or ask(self.wanted, choice)
         seconds = self.seconds(choice, asked)
         tokens = self.wanted.tokens / seconds.step
-        mfu = tokens * self.flops / (self.cluster.ranks * self.cluster.flops)
+        mfu = tokens * useful_flops(asked) / (self.cluster.ranks * self.cluster.flops)
         return Row(choice, most or self.held(asked), seconds, tokens, mfu)
 
     def seconds(self, choice: Choice, asked: Planned) -> Seconds:

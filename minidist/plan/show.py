@@ -56,8 +56,9 @@ LEGEND = (
     "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep divide the experts. The order is the "
     "pipeline's schedule; vN: interleaved, N chunks to a stage; vN*: the same in Llama 3's groups, where p does not "
     "divide m; dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
-    "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank; --check runs these "
-    "formulas. idle: the bubble, by formula; each row is run on its schedule's clock, and gets a ! if that differs. "
+    "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank. A pipeline's messages "
+    "are not in it. With context ranks it is a bound. A run by --check has the same formulas. idle: the bubble, by "
+    "formula; each row is run on its schedule's clock, and gets a ! if that differs. "
     "wait: for messages that nothing hides. Both are in % of the step."
 )
 

@@ -74,12 +74,24 @@ class Operations(NamedTuple):
     head: float
 
 
-def flops_a_token(model: Model, s: int) -> float:
+def flops_a_token(model: Model, s: int, kept: float = 1.0) -> float:
     """Operations of a token, forward and backward, without what runs again: PaLM's 6N + 12LHQT (appendix B). N: the
-    parameters that a token goes through, without the embedding's table, which is read and not multiplied."""
+    parameters that a token goes through, without the embedding's table, which is read and not multiplied, and without
+    the experts that drop it. kept: the share of the tokens' choices for which experts have room."""
     table = 0 if model.tied else model.v * model.h
     positions = model.s * model.h if model.name == "gpt" else 0
-    return palm.flops_a_token(model.active() - table - positions, model.layers, model.a, model.h // model.a, s)
+    [mlp] = model.mlp()
+    dropped = model.layers * model.top * (1 - kept) * sum(mlp)
+    n = model.active() - table - positions - dropped
+    return palm.flops_a_token(n, model.layers, model.a, model.h // model.a, s)
+
+
+def useful_flops(asked: Asked) -> float:
+    """`flops_a_token`, without the work that experts drop if all of them are chosen equally often."""
+    model, kept = asked.model, 1.0
+    if model.experts and (room := experts.room(asked)) is not None:
+        kept = min(1.0, float(room * model.experts / experts.mean_tokens(asked) / model.top))
+    return flops_a_token(model, asked.options.context, kept)
 
 
 def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:

@@ -118,9 +118,9 @@ def start(chapter: Chapter | Program) -> NoReturn:
     if chapter.needs_no_ranks(arguments):
         sys.exit(in_one_process(lambda: run_alone(chapter, arguments)))
     run(
-        f"minidist.{chapter.name}",
         prepare=lambda comm: chapter.prepared(arguments, comm),
         main=chapter.work,
+        module=f"minidist.{chapter.name}",
         **chapter.watched,
     )
 

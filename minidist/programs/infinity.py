@@ -1,5 +1,6 @@
 """ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
 
+import resource
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +35,19 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     return job
 
 
+OTHER_FILES = 64  # MPI's, those of messages, and those that are open while blocks are read and written
+
+
 def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
-    """This rank's folder, locked. Raises UsageError if it cannot be used, or if its disk has too little room."""
+    """This rank's folder, locked. Raises UsageError if it cannot be used, if its disk has too little room, or if this
+    process may not open its files: each array in a file keeps one open."""
     folder = Folder(option, parent, comm.rank)
+    opened = 4 * sum(len(unit.flats) for unit in units)  # master copy, momentum, variance, and at stage 3 parameters
+    needed, (allowed, _) = opened + OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise UsageError(
+            f"ulimit -n allows {allowed} open files, and {needed} are needed: one for each array in a file"
+        )
     nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # per parameter, about
     check_room(option, str(folder.path), nbytes * count_parameters(units) * local_ranks() // comm.size)
     return folder

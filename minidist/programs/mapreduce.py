@@ -11,6 +11,7 @@ from typing import NamedTuple
 from minidist import EndJob, UsageError, data, mapreduce
 from minidist.cli.options import Parser, at_least, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_writable
+from minidist.files import on_disk
 from minidist.mpi.comm import Comm
 from minidist.mr.cluster import print_cluster
 from minidist.mr.faults import Faults, check_tasks, parse
@@ -148,7 +149,8 @@ def work(comm: Comm, prepared: Prepared | None) -> int:
         return 0
     plan, faults, json = prepared
     wrong = (faults.disk, faults.mailbox) if faults else ()
-    outcome = mapreduce.run(comm, plan, *wrong)
+    with on_disk():
+        outcome = mapreduce.run(comm, plan, *wrong)
     status = report(comm.rank, plan, outcome, json)
     for text in faults.missed(comm.rank, outcome) if faults and not outcome.failure else ():
         print(f"minidist: --inject {text}: it never happened", file=sys.stderr)

@@ -117,8 +117,8 @@ def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
     whole = Whole(job, len(plan.servers))
     start = whole.read()
     plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-    if plan.options.load and comm.rank == 0:
-        report.say_what_differs(job, plan)
+    if comm.rank == 0:
+        report.say_at_start(job, plan)
     plans = [parameter_server.consistent(plan, *asked) for asked in report.trainings(plan.options)]
     outcomes = [outcome for each in plans if (outcome := parameter_server.train_once(comm, job, each, start))]
     return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)

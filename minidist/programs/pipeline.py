@@ -84,10 +84,16 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argpars
     """Parse and check; --draw, --best and --zero-bubble-table return the options alone. Raises UsageError for options
     that cannot work."""
     options = made.parse_args(arguments)
+    instead = [name for name in ("draw", "best", "zero_bubble_table") if vars(options)[name]]  # of training
+    if len(instead) > 1:
+        one, other = (f"--{name.replace('_', '-')}" for name in instead[:2])
+        raise UsageError(f"{one} and {other}: use one of them")
+    if options.held is not None and not options.best:
+        raise UsageError("--held is of --best: use both, or leave it out")
     if options.draw or options.best:
         return options
-    if options.costs or options.held:
-        raise UsageError("--costs and --held are of --draw and --best: in training, F, B and W take 1 each")
+    if options.costs:
+        raise UsageError("--costs is of --draw and --best: in training, F, B and W take 1 each")
     if options.zero_bubble_table:
         check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:

@@ -13,7 +13,7 @@ from minidist.claims.run import Asked, Run
 from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.paths import say_written, write_json, write_output
-from minidist.command import Job, about, declare, say_differences
+from minidist.command import Job, about, declare, say_at_start
 from minidist.engine import Engine
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
@@ -38,7 +38,7 @@ def train_and_report(
     watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
-        say_differences(job, comm.rank, comm.size)
+    say_at_start(job, comm.rank, comm.size)
     try:
         history = train(job, driver, comm)
     except OverflowError as error:  # on every rank at the same time

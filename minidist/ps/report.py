@@ -31,11 +31,11 @@ def trainings(options: command.Options) -> list[tuple[str, float]]:
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
 
 
-def say_what_differs(job: command.Job, plan: Plan) -> None:
-    """Print, one per line, the differences between this run and the saved run that it continues."""
-    command.say_differences(job, rank=0, ranks=len(plan.workers))
+def say_at_start(job: command.Job, plan: Plan) -> None:
+    """Print, one per line, what every chapter says at its start, and what no saved run of several workers continues."""
+    command.say_at_start(job, rank=0, ranks=len(plan.workers))
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
-    if asynchronous:
+    if asynchronous and plan.options.load:
         print(
             f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way:"
             " how far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",

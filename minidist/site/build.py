@@ -3,11 +3,10 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.site import browser_python, content, traces
 from minidist.site.sources import Sources
 
@@ -25,7 +24,7 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
     recorded = traces.all_traces()
     Sources(sources).lay_out(ran, computes=not without_python, recorded=recorded)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE)]
-    if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
+    if processes.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
         raise UsageError("Sphinx could not make all pages: it says above which")
     for style in made.rglob("*.css"):
         style.write_text(squeeze(style.read_text()))

@@ -5,13 +5,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import minidist
-from minidist import UsageError
-from minidist.contents import CHAPTERS
+from minidist import UsageError, processes
+from minidist.contents import CHAPTERS, in_one_process
+from minidist.files import temporary_folder
+from minidist.launch.launcher import has_mpi
 
 PACKAGE = Path(minidist.__file__).parent
 TEXT = PACKAGE / "text" / "python_help.txt"
@@ -45,17 +46,20 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
 
 
 def _run(command: str, picture: Path) -> Ran:
-    """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors."""
+    """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors. Without
+    MPI, its ranks are in one process."""
+    if not has_mpi():
+        command = in_one_process(command)
     words = shlex.split(command.format(picture=picture.name))
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = os.environ | {"PATH": paths, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         shutil.copy(TEXT, folder)
-        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        drawn = Path(folder) / picture.name
+        done = processes.run(words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        drawn = folder / picture.name
         if drawn.exists():
             shrink(drawn, picture)
-    shown = command.removesuffix(" --memory-plot {picture}").format(picture=picture.name)
+    shown = command.replace(" --memory-plot {picture}", "").format(picture=picture.name)
     if done.returncode:
         raise UsageError(f"{shown}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
     return Ran(shown, done.stdout, picture if picture.exists() else None)

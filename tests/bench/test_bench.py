@@ -275,6 +275,19 @@ def test_without_pytorch_there_is_one_line_for_each_row(section, monkeypatch):
     assert {(row.ratio, row.figures) for row in section()} == {(None, "no PyTorch here")}
 
 
+@pytest.mark.parametrize("picture", [(), ("--plot", "bench.svg")])
+def test_without_pytorch_there_is_no_picture(picture, tmp_path, monkeypatch, capsys):
+    """What was measured is printed, and a line says why nothing is drawn."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(one_process, "HAS_TORCH", False)
+    assert bench_with(monkeypatch, "--only", "adam", *picture) == len(picture) // 2
+    said = capsys.readouterr()
+    assert "no PyTorch here" in said.out
+    assert ("minidist: error: --plot bench.svg: there is no ratio to draw" in said.err) == bool(picture)
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_a_compiler_there_is_no_compiled_step(monkeypatch):
     pytest.importorskip("torch")
     from minidist.bench import pytorch

@@ -60,7 +60,7 @@ def going_on() -> None:
     job = command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", "run", "--steps", "9"], 1)
     engine = Engine(job.units, job.settings)
     checkpoint.load("run", engine)
-    command.say_differences(job, 0, 1)
+    command.say_at_start(job, 0, 1)
 
 
 def outcomes(capsys: pytest.CaptureFixture[str]) -> list[str]:

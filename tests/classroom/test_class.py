@@ -349,7 +349,54 @@ def test_a_zip_of_them_all_and_status_2(lessons):
         archive.writestr("all/bob/notes.txt", "")
     run = classroom(lessons, "class", "all.zip", "--lesson", "lessons/01_tiny")
     assert (run.returncode, run.stderr) == (0, "")
-    assert re.search(r"^ada +01_tiny +2.5 of 2.5$", run.stdout, re.MULTILINE)
+    assert re.search(r"^ada +01_tiny +2.5 of 2.5 +\d+\.\d s$", run.stdout, re.MULTILINE)
     assert "\nbob: no exercise.py, only all/bob/notes.txt" in run.stdout
     run = classroom(lessons, "class", "nowhere")
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+
+
+def archive_of(file, names):
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, RIGHT)
+
+
+def test_zips_that_cannot_be_unpacked_say_why_in_few_words(tmp_path):
+    names = {"deep": ["a/" * 1500 + "exercise.py"], "long": ["a" * 300 + "/exercise.py"], "secret": ["exercise.py"]}
+    for name, inside in names.items():
+        archive_of(tmp_path / f"{name}.zip", inside)
+    closed = bytearray((tmp_path / "secret.zip").read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flags of its only file, in both headers
+        closed[closed.index(mark) + place] |= 1
+    (tmp_path / "secret.zip").write_bytes(closed)
+    said = {}
+    for name in names:
+        (tmp_path / "to" / name).mkdir(parents=True)
+        said[name] = handed_in.unpack(tmp_path / f"{name}.zip", tmp_path / "to" / name)
+        assert not list((tmp_path / "to" / name).iterdir())
+    assert said == {
+        "deep": "deep.zip has folders in folders, 1,500 deep: at most 50 are read",
+        "long": "long.zip cannot be unpacked: File name too long",
+        "secret": "secret.zip is locked with a password: hand it in without one",
+    }
+
+
+@pytest.mark.parametrize("content", [RIGHT, "nothing = 1\n"])
+@pytest.mark.parametrize("name", ["exercise ({}).py", "some{}.py", "{}.ipynb", "{}.txt"])
+def test_a_note_names_only_a_few_of_very_many_files(name, content, lessons):
+    lay(lessons, {f"all/ada/{name.format(i)}": f"{content}# {i}\n" for i in range(999)})
+    found = handed_in.look(lessons / "all", lessons)
+    _, problems = handed_in.sort_out(found, lessons_in(Path("lessons"))[:1], "ada")
+    assert problems
+    assert all(len(problem) < 250 for problem in problems)
+    assert any("and 996 more" in problem for problem in problems)
+
+
+def test_no_control_character_of_a_name_reaches_a_terminal_or_a_csv(lessons, capfd):
+    red = "\x1b[31mada\x07"
+    lay(lessons, {f"all/{red}.txt": "", f"all/{red}/{red}.txt": ""})
+    main(["class", "all", "--csv", "points.csv", "--feedback", "pages"])
+    printed = "".join(capfd.readouterr()) + Path("points.csv").read_text()
+    printed += "".join(page.read_text() + page.name for page in Path("pages").iterdir())
+    assert r"\x1b[31mada\x07" in printed
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", printed.replace("\r\n", "\n"))

@@ -5,8 +5,10 @@ import csv
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
+from functools import partial
 from xml.etree import ElementTree
 
 import hypothesis.strategies as st
@@ -142,7 +144,9 @@ def test_a_grade_in_every_form(lessons):
     run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "half.py", *options)
     assert (run.returncode, run.stderr) == (1, "")
     assert re.search(r"✓  1  doubles +2 of 2\n✗  2  negative numbers too +0 of 0.5\n", run.stdout)
-    assert re.search(r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\n\(--seed \d+ grades", run.stdout)
+    assert re.search(
+        r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\ngraded in [\d.]+ s\n\(--se", run.stdout
+    )
     assert run.stdout.endswith("\n✗ 2\n    -1 becomes 2\nJUnit written to grade.xml\n")
     assert max(map(len, run.stdout.splitlines())) <= 80
 
@@ -255,6 +259,18 @@ def test_nothing_of_a_part_is_left_for_the_next(lessons):
     assert grade(lessons / "lessons" / "01_tiny", lessons / "remembers.py").earned == 2.5
 
 
+def test_points_that_cannot_be_written_are_no_grade(lessons):
+    """The file for them has no more room: on a full disk, or by ulimit -f."""
+    line = [sys.executable, "-m", "minidist.classroom", "grade", "lessons/01_tiny"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for most in (50, 500):
+        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+        run = subprocess.run(line, cwd=lessons, env=env, capture_output=True, text=True, preexec_fn=limit)
+        assert run.returncode == 3
+        assert "Traceback" not in run.stdout + run.stderr
+        assert "for a fault of this machine: the points cannot be written to" in run.stdout
+
+
 NO_MPI = ["--wire", "mpi"], {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
 
 
@@ -280,6 +296,9 @@ def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
     assert not list((lessons / "results").iterdir())
     suite = ElementTree.parse(lessons / "grade.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("errors")) == ("0", "2")
+    first, second = suite.findall("testcase/error")
+    assert str(first.get("message")).startswith(said.rpartition("machine: ")[2])
+    assert str(second.get("message")).startswith("not graded: the process that grades ended")  # it was not tried
 
 
 @pytest.mark.parametrize(

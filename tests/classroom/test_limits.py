@@ -1,6 +1,7 @@
 """What a submission may use, and what it finds: limits for all its ranks together, an environment of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from classroom.grading import Graded, Grader, grader
-from minidist.classroom import limits
+from minidist.classroom import limits, submission
+from minidist.classroom.wires import MachineFault
 
 CHILDREN = """
 import os, time
@@ -20,6 +22,15 @@ def reduce_scatter(comm, x, out=None):
             held = bytearray(os.urandom(1)) * {nbytes}
             time.sleep(30)
             os._exit(0)
+    time.sleep(2)
+    return x
+"""
+THREADS = """
+import threading, time
+
+def reduce_scatter(comm, x, out=None):
+    for _ in range(8):
+        threading.Thread(target=time.sleep, args=[30], daemon=True).start()
     time.sleep(2)
     return x
 """
@@ -67,21 +78,114 @@ def test_children_together_cannot_have_more_memory_than_a_submission(
 @needs_proc
 def test_a_process_whose_name_is_no_text_is_looked_at_too() -> None:
     """It gives itself that name, which stands in the kernel's files on it."""
-    code = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\x98)\\xff', 0, 0, 0); print(flush=True); input()"
+    code = (
+        "import ctypes, time\nctypes.CDLL(None).prctl(15, b'\\x98)\\xff', 0, 0, 0)\n"
+        "while time.process_time() < 0.1:\n    pass\nprint(flush=True)\ninput()\n"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        assert limits.memory_of(process.pid) > 0
-        assert limits.state(process.pid) in "RSD"
+        assert limits.use_of(process.pid).nbytes > limits.HELD
+        assert limits.use_of(process.pid).number == 1
+        assert limits.use_of(process.pid).seconds > 0
         assert process.stdin
         process.stdin.close()
 
 
 @needs_proc
-def test_processes_of_a_submission_are_counted(ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [CHILDREN.format(children=8, nbytes=1), THREADS])
+def test_processes_of_a_submission_are_counted(
+    ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """With their threads."""
     monkeypatch.setattr(limits, "TOGETHER", 20)
-    said = said_of(ring, tmp_path, CHILDREN.format(children=8, nbytes=1))
-    assert "processes; all together may be 20" in said
+    said = said_of(ring, tmp_path, text)
+    assert "processes and threads; all together may be 20" in said
+
+
+@needs_proc
+def test_memory_that_a_process_has_in_tables_of_pages_counts() -> None:
+    """A page of zeros in every gigabyte is nobody's, but the kernel keeps a table for each."""
+    code = (
+        "import ctypes\nmmap = ctypes.CDLL(None).mmap\nmmap.restype = ctypes.c_void_p\n"
+        "mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]\n"
+        "print(flush=True)\ninput()\nfor k in range(64, 2064):\n"
+        "    ctypes.string_at(mmap(k << 30, 4096, 1, 0x32, -1, 0), 1)\nprint(flush=True)\ninput()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        before = limits.use_of(process.pid).nbytes
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert limits.use_of(process.pid).nbytes > before + 2000 * 4096
+        process.stdin.close()
+
+
+@needs_proc
+def test_processor_time_of_children_that_have_ended_counts() -> None:
+    """Of their children, too."""
+    code = (
+        "import subprocess, sys\nspin = 'import time\\nwhile time.process_time() < 0.3: pass'\n"
+        "again = f'import subprocess, sys; subprocess.run([sys.executable, \"-c\", {spin!r}])'\n"
+        "subprocess.run([sys.executable, '-c', again])\nprint(flush=True)\ninput()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        assert limits.look_at([process.pid]).seconds > 0.28
+        process.stdin.close()
+
+
+def test_a_machine_without_memory_is_no_fault_of_the_program(
+    ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no points less: there is no grade."""
+    monkeypatch.setattr(limits, "is_short_of_memory", lambda: True)
+    with pytest.raises(MachineFault, match="hardly any memory left"):
+        said_of(ring, tmp_path, CHILDREN.format(children=1, nbytes=1))
+
+
+@pytest.mark.parametrize(("total", "available", "short"), [(32, 1, False), (32, 0, True), (1, 0, True), (1, 1, False)])
+def test_what_hardly_any_memory_is(total: int, available: int, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In GB."""
+    text = f"MemTotal: {total << 20} kB\nMemFree: 1 kB\nMemAvailable: {available << 20} kB\n"
+    monkeypatch.setattr(limits, "_read", lambda _: text)
+    assert limits.is_short_of_memory() == short
+    monkeypatch.setattr(limits, "_read", lambda _: "")
+    assert not limits.is_short_of_memory()
+
+
+@needs_proc
+def test_all_parts_together_have_a_limit_of_processor_time(
+    ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever each of them has: once it is reached, no other part is run."""
+    monkeypatch.setattr(submission, "WHOLE", 1)
+    (tmp_path / "exercise.py").write_text("def reduce_scatter(comm, x, out=None):\n    while True:\n        pass\n")
+    parts = {"reduce_scatter", "reduce_scatter_out", "all_gather"}
+    messages = ring.grade(tmp_path / "exercise.py", patience=1, only=parts).messages
+    first, *others = messages.values()
+    assert re.search("had used [1-9] s of processor time; all together may use 1 s", first), first
+    assert len(others) == len(parts) - 1
+    assert all("in all parts together they may use 1 s" in said for said in others), others
+
+
+def test_ranks_leave_other_work_its_share_of_the_machine(ring: Grader, tmp_path: Path) -> None:
+    """The kernel may give each session a share, which a rank must not change."""
+    if ring.wire.isolation:
+        pytest.skip(ring.wire.isolation)
+    text = (
+        "import os\n\ndef reduce_scatter(comm, x, out=None):\n    refused = 0\n"
+        "    for way in (os.setsid, lambda: os.open('/proc/self/autogroup', os.O_WRONLY)):\n        try:\n"
+        "            way()\n        except OSError:\n            refused += 1\n"
+        "    priority = open('/proc/self/stat').read().rpartition(')')[2].split()[16]\n"
+        "    raise RuntimeError(int(priority), refused)\n"
+    )
+    assert f"RuntimeError: ({os.nice(0) + limits.NICE}, 2)" in said_of(ring, tmp_path, text)
 
 
 def test_there_is_no_memory_of_its_own_to_mount(ring: Grader, tmp_path: Path) -> None:

@@ -285,3 +285,37 @@ def test_release_needs_lessons(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match=f"there are no lessons in lessons/: cd {ROOT}"):
         main(["release", "out"])
+
+
+def run_autograder(*arguments):
+    command = [sys.executable, "-P", "-m", "minidist.classroom.autograder", *map(str, arguments)]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "what", ["nothing", "a file", "a device", "no source", "source is a file", "results is a file"]
+)
+def test_a_folder_that_is_not_gradescope_s_is_refused_in_a_line(what, tmp_path):
+    place = {"nothing": tmp_path / "none", "a device": Path("/dev/null")}.get(what, tmp_path / "place")
+    laid = {
+        "a file": {"place": ""},
+        "no source": {"place/submission/exercise.py": RIGHT},
+        "source is a file": {"place/source": ""},
+        "results is a file": {"place/source/lesson/01_tiny/exercise.py": RIGHT, "place/results": ""},
+    }
+    lay(tmp_path, laid.get(what, {}))
+    run = run_autograder(place)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert re.fullmatch(f"minidist: error: .*{place}.*\n", run.stderr)
+    assert what == "results is a file" or not (tmp_path / "place" / "results").exists()
+
+
+@pytest.mark.parametrize("lessons", [{}, {"01/x.py": "", "02/x.py": ""}])
+def test_an_autograder_without_its_lesson_says_so_in_a_line(lessons, tmp_path):
+    lay(tmp_path, {"source/": "", **{f"source/lesson/{name}": text for name, text in lessons.items()}})
+    run = run_autograder(tmp_path)
+    assert run.returncode == 0
+    assert run.stderr == f"minidist: error: there are {len(lessons)} lessons in {tmp_path}/source/lesson, not 1\n"
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert (results["score"], results["tests"]) == (0, [])
+    assert "tell your instructor" in results["output"]

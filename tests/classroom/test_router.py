@@ -5,6 +5,7 @@ import os
 import random
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minidist.classroom import limits
 from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
@@ -223,7 +225,34 @@ def test_patience_lasts_longer_while_ranks_compute_but_not_while_they_sleep(nurs
     assert "had not ended after 0.2 s" in sleeps.report
     starves = run("routed:busy", seconds=600, longest=2)
     assert "had not ended after 0.2 s" in starves.report
-    assert [job.starved for job in (computes, sleeps, starves)] == [False, False, True]
+    assert [bool(job.fault) for job in (computes, sleeps, starves)] == [False, False, True]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells who waits for a processor")
+def test_a_rank_that_only_looks_busy_is_not(nursery: Nursery) -> None:
+    """It waits for a child that sleeps, as a process does that waits for a disk. What counts is processor time."""
+    job = route(nursery, "jobs.routed:waits_for_a_child_that_sleeps", [()], Rules(), 0.2, seconds=60, longest=600)
+    assert "had not ended after 0.2 s: rank 0 was still computing" in job.report
+    assert not job.fault
+
+
+def test_ranks_that_have_used_much_were_not_starved(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that took on a busy machine."""
+    used = iter([0.0])  # before the job
+    monkeypatch.setattr(limits, "look_at", lambda _: limits.Use(0, 1, next(used, 300.0)))
+    how: dict[str, Any] = {"memory": 1 << 40, "seconds": 600, "together": 1000.0, "longest": 2.0}
+    job = route(nursery, "jobs.routed:busy", [()] * 2, Rules(), 0.2, **how)
+    assert "had not ended after 0.2 s" in job.report
+    assert not job.fault
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells what processes use")
+def test_what_ranks_start_uses_their_processor_time(nursery: Nursery) -> None:
+    how: dict[str, Any] = {"memory": 1 << 40, "seconds": 600, "together": 1.0}
+    job = route(nursery, "jobs.routed:lets_children_compute", [()] * 2, Rules(), 600, **how)
+    assert job.status == "killed"
+    assert re.search(r"all that they have started, had used \d s of processor time; all .* may use 1 s", job.report)
+    assert job.used >= 1
 
 
 def test_what_is_printed_is_bounded(run: Run) -> None:

@@ -3,8 +3,11 @@
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 import platform
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -48,6 +51,14 @@ def ways() -> dict[str, Callable[[], object]]:
         "another's processors": lambda: os.sched_getaffinity(os.getppid()),
         "another's memory": lambda: called("ptrace", 16, os.getppid(), 0, 0),
         "memory without an owner": lambda: os.memfd_create("room"),
+        "shared memory without a file": lambda: mmap.mmap(-1, 4096),
+        "a pair of sockets": lambda: socket.socketpair(),
+        "pages in a pipe": lambda: called("vmsplice", os.pipe()[1], 0, 0, 0),
+        "a list of watched files": lambda: select.epoll(),
+        "an attribute of a file": lambda: os.setxattr(null.fileno(), "user.room", b""),
+        "a set of rules": lambda: called("syscall", 444, 0, 0, 1),
+        "a session": lambda: os.setsid(),
+        "children that are forgotten": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
         "a larger pipe": lambda: fcntl.fcntl(os.pipe()[0], syscalls.LARGER_PIPE, 1 << 20),
         "users of its own": lambda: called("unshare", NAMESPACE_OF_USERS),
         "a child with users of its own": lambda: called("syscall", CLONE[platform.machine()], NAMESPACE_OF_USERS | 17),
@@ -62,8 +73,13 @@ def work() -> None:
     thread.start()
     thread.join()
     subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.getsignal(signal.SIGCHLD)
+    mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with tempfile.TemporaryFile() as file:
         file.write(b"x")
+        file.flush()
+        mmap.mmap(file.fileno(), 1)  # shared, of a file
 
 
 def try_all() -> dict[str, bool]:

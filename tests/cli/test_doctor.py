@@ -50,6 +50,14 @@ available for use.
 --------------------------------------------------------------------------"""
 
 
+def test_what_its_output_is_encoded_in_says_nothing_of_mpi(monkeypatch):
+    """Not even 16 bits for each character: the children that it asks write what it can read."""
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16")
+    assert doctor.check_package("numpy").seen == f"numpy {metadata.version('numpy')}"
+    mpirun = doctor.find_mpirun()
+    assert doctor.check_job(mpirun, 2).verdict == "ok"
+
+
 def doctor_says(python=sys.executable, **environment):
     """Exit status and output of `python -m minidist doctor`."""
     run = subprocess.run(
@@ -105,10 +113,29 @@ def test_a_good_set_up_runs_jobs():
 def test_nothing_installed(bare, tmp_path):
     status, said = doctor_says(bare, PATH=str(tmp_path))
     assert status == 1
-    for name in ("numpy", "rich", "safetensors", "mpi4py"):
+    for name in ("numpy", "rich", "safetensors", "greenlet"):
         assert f"wrong   {name} is not installed\n        mend: {bare} -m pip install {name}\n" in said
-    assert f"wrong   there is no mpirun\n        mend: {bare} -m pip install mpich\n" in said
+    assert f"none    no MPI, so there is no mpirun\n        to have one: {bare} -m pip install mpi4py mpich &&" in said
+    assert "ranks in one process" not in said
     assert "a job of" not in said
+
+
+def test_an_mpirun_that_can_start_no_chapter(bare, script):
+    """The system's: mpi4py is not needed, but would be for this."""
+    mpirun = script(shows(OPEN_MPI_MPIRUN))
+    _, said = doctor_says(bare, PATH=f"{Path(mpirun).parent}:/usr/bin:/bin")
+    seen = f"warning mpi4py is not installed, so mpirun ({mpirun}) starts no chapter\n"
+    assert f"{seen}        mend: {bare} -m pip install mpi4py\n" in said
+    assert said.count("wrong") == 5  # the packages, and the line that says what to mend first
+
+
+def test_ranks_of_one_process_that_fail(tmp_path, monkeypatch):
+    (tmp_path / "greenlet.py").write_text("raise ImportError('built for another machine')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    finding = doctor.check_ranks_here()
+    assert finding.verdict == "wrong"
+    assert "built for another machine" in finding.seen
+    assert "--force-reinstall greenlet" in finding.mend
 
 
 @pytest.mark.skipif(ctypes.util.find_library("mpi") is not None, reason="the system has an MPI library")
@@ -146,7 +173,7 @@ def test_mpirun_of_another_mpi_is_found_before_a_job_is_tried(script):
 
 
 NEEDED_BY_DOCTOR = (
-    *("__init__.py", "__main__.py", "cli/__init__.py", "cli/doctor.py", "cli/options.py"),
+    *("__init__.py", "__main__.py", "unix.py", "cli/__init__.py", "cli/doctor.py", "cli/options.py"),
     *("mpi/__init__.py", "mpi/early_end.py", "mpi/environment.py", "mpi/output.py", "mpi/shm.py"),
 )
 
@@ -170,18 +197,6 @@ def test_an_old_python_gets_as_far_as_the_doctor(version):
     assert run.returncode == 1
     assert "is too old: minidist needs 3.11 or later" in run.stdout
     assert run.stderr == ""
-
-
-@pytest.mark.parametrize("module", ["minidist", "minidist.zero3"])
-def test_windows_is_sent_to_wsl(module):
-    """A Python that says that it is Windows', and has no module of Unix alone."""
-    names = "fcntl", "grp", "pwd", "resource", "termios"
-    windows = f"import sys; sys.platform = 'win32'; sys.modules.update(dict.fromkeys({names}))"
-    typed = f"sys.argv, sys.orig_argv = ['-m'], ['python', '-m', '{module}']"
-    run = subprocess.run([sys.executable, "-c", f"{windows}; {typed}; import minidist"], capture_output=True, text=True)
-    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
-    assert run.stderr.startswith("minidist: error: ")
-    assert "wsl --install" in run.stderr
 
 
 def test_broken_package(tmp_path, monkeypatch):
@@ -237,6 +252,43 @@ def test_mpirun_and_library_agree(script, monkeypatch, tmp_path, mpirun, library
     assert finding.verdict == ("ok" if agree else "wrong")
     assert agree or "--force-reinstall mpi4py mpich" in finding.mend
     assert mpirun.split()[-1] in finding.seen or "5.0" in finding.seen
+
+
+DEBIAN = {  # what its packages bring, and the library that mpi4py then can load; "": none, so it must be compiled
+    "mpich": (MPICH_MPIRUN, "", "MPICC=mpicc ", "libmpich-dev"),
+    "an MPICH that loads": (MPICH_MPIRUN, "libmpich.so.12", "export MPI4PY_LIBMPI=libmpich.so.12", ""),
+    "openmpi-bin": (OPEN_MPI_MPIRUN, "libmpi.so.40", "export MPI4PY_LIBMPI=libmpi.so.40", ""),
+    "an Open MPI that does not load": (OPEN_MPI_MPIRUN, "", "MPICC=mpicc ", "libopenmpi-dev"),
+}
+NO_LIBRARY = "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize("headers", [True, False])
+@pytest.mark.parametrize("name", DEBIAN)
+def test_a_machine_s_own_mpi_is_mended_with_that_mpi(script, monkeypatch, tmp_path, name, headers):
+    """Not replaced by pip's: a cluster's MPI knows its network, and srun. The other way stands after it."""
+    version, library, mend, package = DEBIAN[name]
+    mpirun = script(shows(version))
+    answer = shows(OPEN_MPI_LIBRARY if "Open" in version else MPICH_LIBRARY)
+    python = Path(script(f'[ "$MPI4PY_LIBMPI" = "{library}" ] && [ "{library}" ] || exit 1', answer, folder="bin"))
+    python = python.rename(python.with_name("python"))
+    mpicc = Path(script("exit 0" if headers else "exit 1", folder="compiler"))
+    mpicc.rename(mpicc.with_name("mpicc"))
+    monkeypatch.setenv("PATH", f"{mpicc.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(python))
+    reinstall = "instead of this machine's MPI: "
+    for finding in (
+        doctor.check_library(1, NO_LIBRARY, mpirun),
+        doctor.check_library(1, "RuntimeError: cannot load MPI library", mpirun),
+        doctor.check_mpirun(mpirun, MPICH_LIBRARY if "Open" in version else OPEN_MPI_LIBRARY),
+    ):
+        own, _, packaged = finding.mend.partition(f"  # or, {reinstall}")
+        assert finding.verdict == "wrong"
+        assert mend in own
+        assert ("--no-binary mpi4py" in own) == (library == "")
+        assert ("sudo apt install" in own and package in own) == (library == "" and not headers)
+        assert "pip install" in packaged
+        assert packaged.count("mpich") == 1
 
 
 def test_mpirun_for_another_machine(tmp_path):

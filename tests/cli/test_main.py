@@ -34,6 +34,26 @@ def test_lists_every_chapter_on_a_screen():
     assert "\033" not in run.stdout
 
 
+SHORT = "import sys; sys.argv[0] = '/bin/minidist'; from minidist.__main__ import run; sys.exit(run())"
+
+
+@pytest.mark.parametrize(
+    "line", ["", "--help", "no-such-word", "inspect", *(f"{command} --help" for command in ("to-fp32", "plan", "bugs"))]
+)
+def test_each_of_its_two_names_is_the_one_that_it_uses(line):
+    """`python -m minidist`, and the command that pip installs."""
+    long = minidist(*line.split())
+    short = subprocess.run([sys.executable, "-c", SHORT, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert short.returncode == long.returncode == (2 if line in ("no-such-word", "inspect") else 0)
+    for told, name, other in ((short, "minidist", "python -m minidist"), (long, "python -m minidist", " minidist")):
+        text = told.stdout + told.stderr
+        assert f"{name} " in text
+        assert f"{other} " not in text.replace(name, "")
+    if line == "--help":
+        shorter = len("python -m ")
+        assert short.stdout.splitlines() == [text[shorter:] for text in long.stdout.splitlines()]
+
+
 @pytest.mark.parametrize("name", ["zero3", "train", "parallel3d"])
 def test_a_chapter_without_its_dot_is_told_its_line(name):
     run = minidist(name, "--steps", "3")

@@ -123,7 +123,6 @@ num_machines: 4
 num_processes: 32
 fsdp_config:
   fsdp_sharding_strategy: 4
-  fsdp_offload_params: true
   fsdp_activation_checkpointing: true
 """
 
@@ -132,7 +131,6 @@ def test_hybrid_sharding(tmp_path: Path) -> None:
     text = explained(tmp_path, HYBRID, "--model", "llama2-7b", name="fsdp.yaml")
     assert figures(text, "model states") == f"{16 * PSI / 8 / 1e9:.3f}"
     assert figures(text, "all-reduce across hosts") == f"{2 * 2 * PSI / 8 * 3 / 4 / 1e9:.3f}"
-    assert "fsdp_config.fsdp_offload_params has no effect here, because" in text
     assert (
         "mpirun -n 32 python -m minidist.fsdp --strategy hybrid_shard --ranks-per-host 8 --backward-prefetch none"
         in text
@@ -205,10 +203,6 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
             "distributed_type: FSDP\nnum_machines: 3\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
             "cannot be divided",
         ),
-        (
-            "num_machines: 1\ndebug: false\nnum_machines: 2",
-            "a.yaml: line 3, column 1: the key 'num_machines' stands twice",
-        ),
         ("? [1]\n: 2", "a.yaml: line 1"),
         ("just words", "should be keys and values"),
         ("", "should be keys and values"),
@@ -235,6 +229,30 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
     assert "python -m minidist.data_parallel --batch 64 --precision fp32" in capsys.readouterr().out
     with pytest.raises(UsageError, match="Micro batch size per gpu: 0"):
         main(["explain", str(tmp_path / "c.json"), "--ranks", "100"])
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "says"),
+    [
+        ({"train_batch_size": 256, "train_micro_batch_size_per_gpu": 8}, 64,
+         "train_batch_size 256 is too small for 64 ranks with 8 sequences each: make it 512, or the micro-batch 4"),
+        ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8}, 64,
+         "train_batch_size 32 is too small for 64 ranks with 8 sequences each: make it 512"),
+        ({"train_batch_size": 256, "gradient_accumulation_steps": 8}, 64,
+         "is too small for 64 ranks in 8 micro-batches: make it 512, or gradient_accumulation_steps 4"),
+        ({"train_batch_size": 32}, 64, "train_batch_size 32 is too small for 64 ranks: make it 64"),
+    ],
+)  # fmt: skip
+def test_what_makes_a_batch_too_small_is_named(tmp_path: Path, said: dict[str, int], ranks: int, says: str) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(said))
+    with pytest.raises(UsageError) as error:
+        main(["explain", str(tmp_path / "c.json"), "--ranks", str(ranks)])
+    assert ": 0 has to be greater than 0: train_batch_size " in str(error.value)
+    assert str(error.value).endswith(says)
+
+
+def test_a_model_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"train_batch_size": 64}')
     with pytest.raises(UsageError, match="--model llama4: no file, and none of gpt2, "):
         main(["explain", str(tmp_path / "c.json"), "--model", "llama4"])
 
@@ -254,7 +272,7 @@ def test_empty_sections_mean_nothing_and_others_have_a_line(tmp_path: Path) -> N
         " stay on the device",
         f"fsdp_config.fsdp_min_num_param {unknown}: do you mean fsdp_min_num_params?",
         f"fsdp_config.whatever {unknown}",
-        "mpirun_config has no effect here, because you say mpirun yourself",
+        "mpirun_config.mpirun_hostfile has no effect here, because you say mpirun yourself",
     ]
 
 
@@ -283,6 +301,27 @@ def test_a_model_by_its_configuration(tmp_path: Path, config: Any, changed: Any,
     (tmp_path / "config.json").write_text(json.dumps(config | changed))
     for name in (tmp_path, tmp_path / "config.json"):
         assert f"Ψ = {psi:,} parameters" in " ".join(explained(tmp_path, ZERO_3, "--model", str(name)).split())
+
+
+@pytest.mark.parametrize("command", ["explain", "plan"])
+def test_a_quantized_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """Its stored weights are smaller than those that a training has."""
+    model, file = str(tmp_path), tmp_path / "ds_config.json"
+    file.write_text(ZERO_3)
+    line = (
+        ["explain", str(file), "--model", model] if command == "explain" else ["plan", "--model", model, "--json", "-"]
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps(GPT_2 | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    )
+    assert main(line) == 0
+    assert capsys.readouterr().err == (
+        f"minidist: {model}/config.json: quantization_config ('gptq') has no effect here: a training has the weights"
+        " that --precision or the configuration says\n"
+    )
+    (tmp_path / "config.json").write_text(json.dumps(GPT_2 | {"quantization_config": None}))
+    assert main(line) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,11 @@ mixed_precision: fp16
 num_machines: 2
 fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}
 """,
+    "host.yaml": """
+distributed_type: FSDP
+mixed_precision: fp16
+fsdp_config: {fsdp_version: 2, fsdp_offload_params: true}
+""",
 }  # fmt: skip
 
 
@@ -245,7 +250,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
         **{"timed.json": "zero2", "bucket.json": "zero2", "cpu_checkpointing.json": "zero_r"},
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
         **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
-        "below.json": "offload",
+        **dict.fromkeys(("below.json", "host.yaml"), "offload"),
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter

@@ -168,6 +168,21 @@ class Needs(Vowels):
         return super().reduce(key, values)
 
 
+class Opens(Vowels):
+    """Its reduce needs a file that does not exist."""
+
+    def reduce(self, key: str, values: Iterable[str]) -> Iterator[str]:
+        return open("absent")
+
+
+class Shortens(Vowels):
+    """Its input loses its end while it is read."""
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        os.truncate(document, 70_000)
+        return super().map(document, line)
+
+
 class BrokenDisk(Disk):
     """It is full, or what has been written to it cannot be read any more."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minidist.launch.launcher import find_mpiexec
 from minidist.memory.files import PREFIX
+from minidist.mpi import shm
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60  # seconds: with other work on the machine
@@ -92,7 +93,8 @@ class Job:
 
     def check_nothing_is_left(self) -> None:
         assert wait_until(lambda: not self.alive()), f"processes are left: {[words_of(p) for p in self.alive()]}"
-        assert wait_until(lambda: not segments() - self.before), f"{segments() - self.before} are left in /dev/shm"
+        new = segments() - self.before  # of other jobs, too: these have them open
+        assert wait_until(lambda: not new & orphans()), f"{new & orphans()} are left in /dev/shm"
         left = os.listdir(self.folder / "tmp")
         assert [name for name in left if not name.startswith(PREFIX)] == []  # which the next run of infinity removes
 
@@ -139,6 +141,10 @@ def read(process: int, name: str) -> bytes:
 
 def segments() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def orphans() -> set[str]:
+    return {os.path.basename(path) for path in shm.orphans()}
 
 
 def wait_until(done: Callable[[], bool]) -> bool:

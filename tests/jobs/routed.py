@@ -1,6 +1,8 @@
 """What tests/classroom/test_router.py runs on ranks."""
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -34,6 +36,23 @@ def two_stuck_one_busy(comm: Comm) -> None:
 def busy(comm: Comm) -> None:
     while comm.rank == 0:
         pass
+
+
+def waits_for_a_child_that_sleeps(comm: Comm) -> None:
+    """In the kernel, which lets it go on when the child has ended."""
+    clone, vfork = (56 if os.uname().machine == "x86_64" else 220), 0x4000 | signal.SIGCHLD
+    if not ctypes.CDLL(None).syscall(clone, vfork, 0, 0, 0, 0):
+        time.sleep(3600)
+
+
+def lets_children_compute(comm: Comm) -> None:
+    """Each for a moment."""
+    while True:
+        child = os.fork()
+        if not child:
+            sum(range(1_000_000))
+            os._exit(0)
+        os.waitpid(child, 0)
 
 
 def hides_what_it_sends(comm: Comm) -> int:

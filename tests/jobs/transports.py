@@ -9,6 +9,7 @@ from typing import Any
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
 from minidist.exchange.by_rules import run_by_rules
+from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
 from minidist.launch.job import RankResult
 from minidist.launch.launcher import launch
@@ -30,7 +31,8 @@ def over_mpi(port: str, target: str, n: int) -> list[RankResult]:
     return done.ranks
 
 
-def on_threads(target: str, n: int, rules: Rules) -> list[RankResult]:
+def here(target: str, n: int, run: Callable[[Callable[[Comm], RankResult], int], list[RankResult]]) -> list[RankResult]:
+    """In this process."""
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
 
@@ -40,7 +42,11 @@ def on_threads(target: str, n: int, rules: Rules) -> list[RankResult]:
         bytes_, messages = comm.ledger.control
         return RankResult(finished=True, value=value, sent=sent, control=(bytes_, messages))
 
-    return run_by_rules(be_rank, n, rules)
+    return run(be_rank, n)
+
+
+def by_rules(target: str, n: int, rules: Rules) -> list[RankResult]:
+    return here(target, n, functools.partial(run_by_rules, rules=rules))
 
 
 @functools.cache
@@ -61,8 +67,9 @@ def over_router(target: str, n: int, rules: Rules) -> list[RankResult]:
 TRANSPORTS: dict[str, Callable[[str, int], list[RankResult]]] = {
     "MPI": functools.partial(over_mpi, "MPIPort"),
     "MPI, crowded": functools.partial(over_mpi, "CrowdedPort"),
-    "threads": lambda target, n: on_threads(target, n, Rules("synchronous", "contrary")),
-    "threads, eager": lambda target, n: on_threads(target, n, Rules("eager", "drawn")),
+    "one process": functools.partial(here, run=run_ranks),
+    "rules": functools.partial(by_rules, rules=Rules("synchronous", "contrary")),
+    "rules, eager": functools.partial(by_rules, rules=Rules("eager", "drawn")),
     "processes": lambda target, n: over_router(target, n, Rules("synchronous", "contrary")),
     "processes, eager": lambda target, n: over_router(target, n, Rules("eager", "drawn")),
 }

@@ -110,7 +110,7 @@ except Exception as error:
 
 def test_a_disk_without_room_is_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"Stopped cannot write {tmp_path}/minidist-rank0/large: File too large\n"
+    assert done.stdout == f"FileFailed cannot write {tmp_path}/minidist-rank0/large: File too large\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -285,3 +285,20 @@ def test_a_lock_is_the_kernels(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
+
+
+MANY_THREADS = """
+import threading
+from minidist.memory.files import Mover
+mover, everyone = Mover(None, 20), threading.Barrier(20)
+for done in [mover.threads.submit(lambda: (everyone.wait(), bytes(10_000), everyone.wait())) for _ in range(20)]:
+    done.result()
+print(mover.kernel()["kernel read"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a thread reads")
+def test_threads_read_nothing_but_what_they_move() -> None:
+    """Twenty that allocate at the same time: the C library gives each a part of memory, by the number of cores."""
+    done = subprocess.run([sys.executable, "-c", MANY_THREADS], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"

@@ -82,6 +82,14 @@ def test_sizes_are_in_thousands(text: str, size: int) -> None:
     assert memory_size(text) == size
 
 
+@pytest.mark.parametrize("text", ["1000000001GB", 309 * "9", f"{309 * '9'}GB", f"1{308 * '0'}.5MB"])
+def test_a_size_of_any_length_is_one_line(text: str) -> None:
+    parser = Parser("zero3", "")
+    parser.add_argument("--device-memory", type=memory_size)
+    with pytest.raises(UsageError, match=r"must be at most 1e\+18 bytes, not [19]"):
+        parser.parse_args([f"--device-memory={text}"])
+
+
 @pytest.mark.parametrize("text", ["", "KB", "1XB", "-1", "1,5MB", "1KiB", "nan"])
 def test_what_is_no_size_is_one_line(text: str) -> None:
     parser = Parser("zero3", "")

@@ -36,9 +36,12 @@ def test_a_message_that_does_not_fit_names_both_sides(run, way, name):
     assert outcomes[f"the message after it, {name}"] == "True"
 
 
+IN_EVERY_RUN = ("MPI", "processes", "one process")
+
+
 @pytest.mark.parametrize(
     "run",
-    [name if name in ("MPI", "processes") else pytest.param(name, marks=pytest.mark.slow) for name in TRANSPORTS],
+    [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.slow) for name in TRANSPORTS],
     indirect=True,
 )
 def test_a_message_with_more_elements_than_a_tag_can_count(run):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -153,6 +154,61 @@ def test_a_rank_without_room_ends_the_job_in_one_line():
         f"2  minidist: error: /dev/shm has 67 MB free of 67, and 71 are needed for 12 ranks: {says} []\n"
         f"2  minidist: error: /dev/shm has 2 MB free of 67, and 28 are needed for 4 ranks: {says} ['full']\n"
     )
+
+
+# ---- limits of the shell --------------------------------------------------------------------------------------------
+
+
+@needs_linux
+@pytest.mark.skipif(not shm.is_packaged_mpich(), reason="only its needs are known")
+@pytest.mark.parametrize(
+    ("limit", "most", "says"),
+    [
+        (resource.RLIMIT_NOFILE, 40, "ulimit -n allows 40 open files, and MPI needs 48"),
+        (resource.RLIMIT_FSIZE, 1024, "ulimit -f allows files of 0.0 MB, and MPI needs 4.3 MB in /dev/shm"),
+    ],
+)
+@pytest.mark.parametrize("n", [0, 2])
+def test_a_limit_below_what_mpi_needs_is_one_line(n, limit, most, says):
+    command = [*([find_mpiexec(), "-n", str(n)] if n else []), sys.executable, "-m", "minidist.ring", "--size", "10"]
+    run = subprocess.run(
+        command, env=ENV, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(limit, (most, most))
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", f"minidist: error: {says}\n")
+
+
+def test_the_limit_of_a_file_is_that_of_the_largest_segment(monkeypatch):
+    """A rank's in UCX, or that of all ranks in MPICH: with 8 ranks and 8 MiB, MPI ended them."""
+    monkeypatch.setattr(shm, "is_packaged_mpich", lambda: True)
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (8 << 20 if of == resource.RLIMIT_FSIZE else 1024, -1))
+    assert shm.limits(4) == ""
+    assert shm.limits(8) == "ulimit -f allows files of 8.4 MB, and MPI needs 8.5 MB in /dev/shm"
+
+
+AT_THE_LIMIT = """
+import os
+from minidist.mpi.run import run
+
+def take_all(comm, _):
+    try:
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        raise ValueError("all are taken")
+
+run(take_all, prepare=lambda comm: None)
+"""
+
+
+@needs_linux
+@pytest.mark.parametrize("n", [0, 2])
+def test_a_rank_without_a_free_descriptor_ends_the_job(n):
+    command = [*([find_mpiexec(), "-n", str(n)] if n else []), sys.executable, "-c", AT_THE_LIMIT]
+    low = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))  # noqa: E731
+    run = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=60, preexec_fn=low)
+    assert run.returncode == 1
+    assert run.stderr.count("ValueError: all are taken") == 1, run.stderr
+    assert "Too many open files: '/dev/null'\n\nDuring" not in run.stderr.partition("ValueError")[2]
 
 
 def test_an_mpi_that_does_not_start_is_the_machines_fault():

@@ -1,5 +1,6 @@
 """Ranks that a signal stops, and whatever else leaves a job without an answer: a word, an end, and nothing left."""
 
+import os
 import random
 import re
 import signal
@@ -11,8 +12,9 @@ import pytest
 
 from jobs.processes import Job, is_chapter, send, wait_until
 from minidist.__main__ import CHAPTERS
-from minidist.mpi import stops
+from minidist.mpi import shm, stops
 from minidist.mpi.shm import is_packaged_mpich
+from minidist.mpi.stops import children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks have no process behind them")
 needs_mpich = pytest.mark.skipif(not is_packaged_mpich(), reason="which process is which, is known of MPICH")
@@ -114,7 +116,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", ["everything", pytest.param("ranks", marks=pytest.mark.slow)])
 def test_a_suspended_job_waits(who: str, tmp_path: Path) -> None:
     draw = random.Random(3)
-    with begin("zero2", tmp_path, "--steps", "40", "--timeout", "2") as job:
+    with begin("zero2", tmp_path, "--steps", "150", "--timeout", "2") as job:
         job.wait_for("step")
         processes = job.alive() if who == "everything" else list(job.ranks().values())
         send(signal.SIGSTOP, draw.sample(processes, len(processes)))
@@ -150,6 +152,48 @@ def test_ranks_end_with_what_has_started_them(name: str, victim: str, tmp_path: 
         send(signal.SIGKILL, [job.process.pid if victim == "mpirun" else job.proxy()])
         assert job.status() != 0
         job.check_nothing_is_left()
+
+
+def in_init(job: Job) -> dict[int, int]:
+    """{rank: process} of ranks 0 and 2 of three when they are inside MPI's Init, to which rank 1 never comes."""
+
+    def parents() -> dict[int, int]:
+        found = {stops.rank_of(process): process for process in job.alive() if children(process)}
+        return {rank: process for rank, process in found.items() if rank in (0, 2)}
+
+    assert wait_until(lambda: len(parents()) == 2), job.stderr
+    ranks = {rank: children(process)[0] for rank, process in parents().items()}
+    assert wait_until(lambda: bool(shm.segments(ranks[0])))
+    return ranks
+
+
+@needs_mpich
+@pytest.mark.parametrize("victim", ["rank 0", "rank 2", "proxy"])
+def test_what_is_killed_while_mpi_starts_is_named_and_leaves_nothing(victim: str, tmp_path: Path) -> None:
+    with Job(tmp_path, 3, "jobs.slow_start") as job:
+        ranks = in_init(job)
+        send(signal.SIGKILL, [job.proxy() if victim == "proxy" else ranks[int(victim[-1])]])
+        if victim == "proxy":
+            job.wait_for(stops.LAUNCHER_ENDED)
+            send(signal.SIGKILL, [process for process in job.alive() if stops.rank_of(process) == 1])  # it only sleeps
+        assert job.status() != 0
+        named = stops.LAUNCHER_ENDED if victim == "proxy" else f"{victim} was killed by signal 9 (SIGKILL)"
+        assert job.stderr.count("minidist: ") == job.stderr.count(f"minidist: error: {named}\n") == 1, job.stderr
+        job.check_nothing_is_left()
+
+
+@needs_mpich
+def test_a_rank_that_is_stopped_before_the_kernel_shows_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between mpirun's fork and Python: /proc then shows the environment of mpirun's own process."""
+    monkeypatch.setattr(stops, "rank_of", lambda process: 0 if process == os.getpid() else -1)
+    monkeypatch.setattr(stops, "children", lambda process: [os.getpid(), 4712] if process == os.getppid() else [])
+    monkeypatch.setattr(stops, "state", lambda process: stops.STOPPED if process == 4712 else "R")
+    for name, value in {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0", "PMI_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    watch = stops.Watch(0, 1, 10.0, can_go_on=lambda stopped, ranks: False)
+    watch.launcher = os.getppid()
+    watch.look()
+    assert watch.silent.keys() == {1}
 
 
 def test_which_processes_are_a_chapters() -> None:

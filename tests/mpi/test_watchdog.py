@@ -14,6 +14,7 @@ import pytest
 
 from minidist.launch.launcher import find_mpiexec
 from minidist.mpi.shm import OWN, is_packaged_mpich
+from minidist.mpi.stops import children
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "jobs"
@@ -63,6 +64,86 @@ def test_an_interrupt_is_one_line_and_status_130(ranks: int) -> None:
     assert printed.rfind("\033[?25h") > printed.rfind("\033[?25l") >= 0
 
 
+SLOW = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            print("importing", flush=True)
+            time.sleep(1)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("name", ["shlex", "termios", "numpy", "minidist.mpi.over_mpi"])
+def test_an_interrupt_during_imports(name: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first line of minidist on: one line, status 130. Each of these modules is imported by another part of
+    the start."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(name=name))
+    monkeypatch.setitem(PATHS, "PYTHONPATH", f"{tmp_path}{os.pathsep}{PATHS['PYTHONPATH']}")
+    if name == "minidist.mpi.over_mpi" and not ranks:
+        pytest.skip("a program without ranks does not import it")
+    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
+    program = [sys.executable, "-m", "minidist.zero3" if ranks else "minidist.train", "--steps", "100000"]
+
+    def interrupt(process: subprocess.Popen, printed: str) -> bool:
+        if printed.count("importing") < max(ranks, 1):
+            return False
+        os.killpg(process.pid, signal.SIGINT)
+        return True
+
+    status, printed = at_a_terminal([*launcher, *program], interrupt)
+    assert status == 130, printed
+    assert printed.count("minidist: interrupted") == 1
+    assert "Traceback" not in printed
+    assert "BAD TERMINATION" not in printed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_an_interrupt_of_a_rank_alone_while_mpi_starts_waits_for_the_end_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -INT of one rank's process, which is inside MPI's Init or just before: the job ends all the same."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(name="minidist.mpi.over_mpi"))
+    monkeypatch.setitem(PATHS, "PYTHONPATH", f"{tmp_path}{os.pathsep}{PATHS['PYTHONPATH']}")
+
+    def interrupt(process: subprocess.Popen, printed: str) -> bool:
+        if printed.count("importing") < 2:
+            return False
+        (proxy,) = children(process.pid)
+        os.kill(children(children(proxy)[0])[0], signal.SIGINT)
+        return True
+
+    command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "minidist.zero3", "--steps", "100000"]
+    status, printed = at_a_terminal(command, interrupt)
+    assert status == 130, printed
+    assert len(re.findall("minidist: .*interrupted", printed)) == 1
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_program_that_is_ended_while_it_imports_says_so(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(name="numpy"))
+    monkeypatch.setitem(PATHS, "PYTHONPATH", f"{tmp_path}{os.pathsep}{PATHS['PYTHONPATH']}")
+
+    def end(process: subprocess.Popen, printed: str) -> bool:
+        if "importing" not in printed:
+            return False
+        process.send_signal(number)
+        return True
+
+    status, printed = at_a_terminal([sys.executable, "-m", "minidist", "mutants"], end)
+    assert status == 128 + number, repr(printed)
+    assert (
+        printed.replace("importing", "").split("\r\n").count(f"minidist: ended by signal {number} ({number.name})") == 1
+    )
+
+
 def segments_of_the_child(pid: str) -> list[str]:
     """Lines of what a process's child, the rank, has mapped in /dev/shm."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -106,6 +187,30 @@ def test_an_interrupt_when_all_is_done_comes_too_late() -> None:
     assert status == 0
     assert "minidist:" not in printed
     assert "BAD TERMINATION" not in printed
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_rank_that_fails_writes_nothing_into_the_folder_for_temporary_files(exists: bool, tmp_path: Path) -> None:
+    """It may be ended at any moment, by another rank that fails, and would leave it there."""
+    before = tmp_path.stat().st_mtime_ns
+    program = "from minidist.mpi import early_end; early_end.be_first_to_fail()"
+    folder = tmp_path if exists else tmp_path / "none"
+    subprocess.run([sys.executable, "-c", program], env={**PATHS, "TMPDIR": str(folder)}, check=True, timeout=60)
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("call", ["sendrecv", "send", "recv (control)", "barrier"])
+def test_a_wait_for_a_rank_that_has_finished_ends_the_job(call: str) -> None:
+    """Of uneven batches, for example: MPI would wait for ever."""
+    command = [find_mpiexec(), "-n", "3", sys.executable, "-m", "jobs.waits", "0.5", call]
+    status, printed = at_a_terminal(command, lambda process, printed: True)
+    assert status == 1, printed
+    lines = [line for line in printed.splitlines() if "minidist: error:" in line]
+    who, many = ("rank 1", "has") if call == "send" else ("rank [12]|ranks 1 and 2", "has|have")
+    why = rf"minidist: error: rank 0 waits in phase '.*' \({re.escape(call)}\) for ({who}), which ({many}) finished: .*"
+    assert [bool(re.fullmatch(why, line.strip())) for line in lines] == [True], printed
+    assert "rank 0 has waited 0.5 s for rank" in printed
 
 
 def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:

@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -266,3 +268,20 @@ def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
     plan.locals.symlink_to(tmp_path)
     with pytest.raises(UsageError, match="is not a folder of yours"):
         prepare([*line, "--resume"], ranks=1)
+
+
+def test_an_input_in_another_encoding_is_said_last(tmp_path: Path) -> None:
+    """Latin-1's letters are no UTF-8: the job counts them as U+FFFD, and its last words say so."""
+    (tmp_path / "latin").write_bytes("Übung macht den Meister, für größere Wörter\n".encode("latin-1") * 300)
+    (tmp_path / "plain").write_bytes("Übung macht den Meister\n".encode() * 30)
+    said = {}
+    for name in ("latin", "plain"):
+        line = [sys.executable, "-m", "minidist.mapreduce", "wordcount", name, "--output", f"out {name}"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout
+    assert said["latin"].splitlines()[-2:] == [
+        "1,500 sequences of the input are no UTF-8, and became U+FFFD.",
+        "If it is in another encoding, convert it first (iconv).",
+    ]
+    assert "UTF-8" not in said["plain"]

@@ -3,6 +3,7 @@ written; and no NumPy."""
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from minidist.plan.choice import Choice, Planned, Wanted, ask, contiguous, divid
 from minidist.plan.memory import KEEPS_ALL, held, in_flight
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
-from minidist.plan.time import CEILING, Cluster, flops_a_token
+from minidist.plan.time import CEILING, Cluster, Seconds, flops_a_token
 from minidist.plan.traffic import on_a_host, sent, share_across
 from minidist.plan.trained import models
 from minidist.pp.schedules import SCHEDULES
@@ -253,6 +254,70 @@ def test_operations_are_those_of_the_papers() -> None:
         assert flops_a_token(model, 2048) == pytest.approx(theirs, rel=2e-4)
 
 
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_a_table_that_is_only_read_is_no_work(name: str) -> None:
+    """6 operations for each parameter of a matrix: with or without a table of its own, a token goes through the same
+    head, and through no embedding."""
+    h, layers, v, s = 64, 3, 1000, 32
+    tied = Model(name, v, s, h, layers, 4, 4, True)
+    untied = replace(tied, tied=False)
+    multiplied = sum(tied.units()[1:]) + v * h
+    for model in (tied, untied):
+        assert flops_a_token(model, s) == 6 * multiplied + 12 * layers * h * s
+
+
+@pytest.mark.parametrize("capacity", [0.01, 0.1, 0.5, 1.0, 1.25, 4.0])
+def test_dropped_work_is_not_done(capacity: float) -> None:
+    """Experts do no more than they have room for, and no more than tokens ask for; and no device is faster than its
+    ceiling."""
+    wanted = replace(MIXTURE, capacity=capacity)
+    model, rows = wanted.model, search(wanted, CLUSTER).rows
+    [mlp] = model.mlp()
+    for row in rows[:: max(1, len(rows) // 50)]:
+        assert row.mfu <= CLUSTER.ceiling
+        done = row.mfu * CLUSTER.ranks * CLUSTER.flops / row.tokens
+        t = wanted.context * row.choice.rows // row.choice.cp
+        kept = min(1.0, math.ceil(model.top * capacity * t / model.experts) * model.experts / (model.top * t))
+        assert done == pytest.approx(
+            flops_a_token(model, wanted.context) - 6 * model.layers * model.top * (1 - kept) * sum(mlp)
+        )
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+INSTANT = replace(CLUSTER, flops=1e30, within=1e30, across=1e30, latency=1.0)  # latencies alone take time
+SLOW = replace(INSTANT, flops=1.0)  # work hides everything that can be hidden
+
+
+def waits(cluster: Cluster, wanted: Wanted, choice: Choice) -> Seconds:
+    return Evaluator(wanted, cluster).row(choice).seconds
+
+
+@pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("selective", 4), ("every:1", 6)])
+def test_latencies_by_hand(recompute: str, times: int) -> None:
+    """A ring of n takes n-1 messages. A layer has two all-reduces in its forward, in its backward, and in its
+    recomputation. Keys and values go around once forward, and twice backward, together with their gradients. Tokens go
+    to experts and back."""
+    layers, again = GPT.layers, times == 6
+
+    def latency(axis: str, wanted: Wanted, choice: Choice) -> float:
+        m = choice.micro_batches(wanted.batch)
+        return round(getattr(waits(INSTANT, wanted, replace(choice, recompute=recompute)), axis) / m, 6)
+
+    assert latency("tensor", WANTED, Choice(1, 4, 1, 1)) == 2 * 3 * (times * layers + 2)  # embedding and head
+    if recompute != "selective":
+        assert latency("context", WANTED, Choice(1, 1, 4, 1)) == 3 * (3 + again) * layers
+        assert latency("experts", MIXTURE, Choice(4, 1, 1, 1, 4)) == 3 * times * layers
+
+
+@pytest.mark.parametrize(("p", "v"), [(2, 1), (4, 1), (8, 1), (4, 2)])
+def test_a_pipeline_waits_while_it_fills_and_drains(p: int, v: int) -> None:
+    """p-1 hops as it fills and p-1 as it drains; in between, only what is longer than the work of a micro-batch."""
+    choice = Choice(1, 1, 1, p, 1, "interleaved" if v > 1 else "1f1b", v)
+    assert waits(SLOW, WANTED, choice).pipeline == 2 * (p - 1)
+    assert waits(INSTANT, WANTED, choice).pipeline == pytest.approx(2 * (p - 1) + WANTED.batch * 2 * v)
+
+
 # ---- published runs --------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +401,7 @@ def said(capsys: pytest.CaptureFixture[str], *more: str) -> str:
 def test_a_table_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--tokens", "300B")
     assert max(map(len, text.splitlines())) <= 80
+    assert "A pipeline's messages are not in it. With context ranks it is a bound." in " ".join(text.split())
     rows = [line.split() for line in text.splitlines() if re.match(r" ?\d+ +\d+ ", line)]
     assert len(rows) == 10
     assert all(len(row) == 16 for row in rows)
@@ -398,6 +464,8 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("--model gpt2 --batch 8K --device-memory 1MB", "none of "),
         ("--model gpt2 --ranks 11 --batch 1024", "nothing divides"),
         ("--model gpt2 --batch 8K --explain 99999", "--explain 99999: "),
+        ("--model gpt2 --batch 8K --check 2147483648", "--check 2147483648: there are "),
+        ("--model gpt2 --batch 4K --write-deepspeed ds.json", "--write-deepspeed"),
         ("--model gpt2 --batch 8K --top 3", "--top 3 chooses among experts, and gpt2 has none: use --experts 8"),
         ("--model gpt2 --batch 8K --experts 4 --top 5", "--top 5 is more than 4 experts: use --top 4"),
         ("--batch many", "must be a number of tokens"),
@@ -407,12 +475,16 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("--across 0GB/s", "must be bytes a second, such as 450GB/s, not '0GB/s'"),
     ],
 )
-def test_errors_are_one_line(line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line(
+    line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing is printed before it, or written."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
         main(["plan", *line.split()])
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+    assert (capsys.readouterr().out, os.listdir()) == ("", [])
 
 
 def test_a_size_alone_is_a_model_of_gpt_3s_proportions() -> None:

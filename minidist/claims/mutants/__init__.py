@@ -38,12 +38,12 @@ from pathlib import Path
 from typing import Any
 
 import minidist
-from minidist import UsageError
+from minidist import UsageError, processes
 from minidist.claims.mutants.patch import Patch, read_document, read_patches, read_text
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
-from minidist.files import make_temporary_folder
+from minidist.files import temporary_folder
 from minidist.mpi import environment
 
 TABLE = Path(__file__).parent
@@ -134,24 +134,19 @@ def perform(mutant: Mutant) -> Verdict:
     with changed_copy([(mutant.file, mutant)]) as folder:
         options = f"{mutant.options} {mutant.layout or ''}"
         program = [sys.executable, "-m", f"minidist.{mutant.chapter}", "--ranks", str(mutant.ranks), *options.split()]
-        process = subprocess.Popen(
-            [*program, "--json", "report.json"],
-            cwd=folder,
-            env={**os.environ, **python_in(folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
         try:
-            printed, _ = process.communicate(timeout=TIMEOUT)
+            printed = processes.run(
+                [*program, "--json", "report.json"],
+                TIMEOUT,
+                cwd=folder,
+                env={**os.environ, **python_in(folder)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+            ).stdout
         except subprocess.TimeoutExpired:
             return Verdict(mutant, {}, f"it had not ended after {TIMEOUT:g} s")
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.communicate()
         report = Path(folder) / "report.json"
         if not report.exists():
             *_, last = ["", *filter(None, (line.strip() for line in printed.splitlines()))]
@@ -168,8 +163,7 @@ def perform(mutant: Mutant) -> Verdict:
 def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
     """A temporary folder with a copy of the package. patches: each with its file in the package, made in this order.
     Raises UsageError if one cannot be made."""
-    folder, lock = make_temporary_folder("minidist-copy-")
-    try:
+    with temporary_folder() as folder:
         copy = folder / "minidist"
         shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
         for name, patch in patches:
@@ -178,9 +172,6 @@ def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
             for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
                 compiled.unlink()
         yield str(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
 
 
 def python_in(folder: str) -> dict[str, str]:
@@ -193,7 +184,8 @@ def python_in(folder: str) -> dict[str, str]:
 def losses_of_serial_training(options: str) -> list[float]:
     """The losses of the correct program, on one process."""
     program = [sys.executable, "-m", "minidist.train", *options.split(), "--json", "-"]
-    done = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=True)
+    done = processes.run(program, TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done.check_returncode()
     losses: list[float] = json.loads(done.stdout)["loss"]
     return losses
 

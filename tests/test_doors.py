@@ -1,0 +1,186 @@
+"""The two doors of a chapter, mpirun and `--ranks N` in one process: the same numbers, bit for bit; the same words."""
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.beginners import MISTAKES
+from minidist.claims import audit
+from minidist.launch import launcher
+from minidist.launch.launcher import mpiexec_for
+from minidist.launch.target_function import find_function
+from minidist.programs.chapter import find_all
+from ranks import in_this_process
+from sampling import shard_of_this_run
+
+ROOT = Path(__file__).parents[1]
+OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process written"}  # times, and the kernel's
+
+
+def lines() -> Iterator[tuple[int, str]]:
+    """Every case of every chapter whose ranks wait for each other, on 1 to 4 ranks, or those that it needs."""
+    chapters = find_all()
+    for name in sorted(chapters.keys() - {"train", "mapreduce", "parameter_server"}):
+        for ranks in chapters[name].ranks or (1, 2, 3, 4):
+            for options in audit.list_lines({name: chapters[name]}).get(name, {}).values():
+                line = audit.fill_line(name, options, ranks)
+                if possible(line, ranks):
+                    yield ranks, line
+    yield 3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4"
+
+
+def possible(line: str, ranks: int) -> bool:
+    name, *options = line.split()
+    try:
+        find_all()[name].job(options, ranks)
+    except Exception:
+        return name == "ring"
+    return True
+
+
+EVERY = list(lines())
+HERE = shard_of_this_run(EVERY, 8)
+
+
+@functools.cache
+def by_doors(ranks: int, every: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What every rank printed and reported, by line: over MPI, and in this process."""
+    mine = [line for n, line in EVERY if n == ranks and ((n, line) in HERE) != every]
+    job = "jobs.chapters:command_lines"
+    over_mpi = launcher.launch("ranks:be_rank", ranks, job, mine, "over-mpi", timeout=600)
+    here = in_this_process(find_function(job), ranks, mine, "here")
+    return tuple({line: [of[line] for of in done.values] for line in mine} for done in (over_mpi, here))  # type: ignore
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("doors"))
+        for name in ("here", "over-mpi"):
+            os.mkdir(name)
+        yield
+
+
+def without_times(value: Any) -> Any:
+    """A report, without what is different whenever it is made."""
+    if isinstance(value, dict):
+        return {key: without_times(of) for key, of in value.items() if key not in OWN}
+    if isinstance(value, list):
+        return [without_times(of) for of in value]
+    return re.sub(r"[\d.]+ m?s\b.*", "", value).replace("over-mpi", "here") if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line"), [pytest.param(*of, marks=[pytest.mark.slow] * (of not in HERE)) for of in EVERY]
+)
+def test_losses_bytes_messages_claims_and_screens_are_the_same(ranks: int, line: str) -> None:
+    over_mpi, here = by_doors(ranks, (ranks, line) not in HERE)
+    assert [without_times(of) for of in here[line]] == [without_times(of) for of in over_mpi[line]]
+    assert here[line][0]["status"] == 0
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def beginners(mistake: str, *options: str, launcher: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*launcher, sys.executable, "-m", "jobs.beginners", mistake, *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+
+
+@functools.cache
+def said(mistake: str, door: str) -> tuple[int, str]:
+    """The exit status of `tests/jobs/beginners.py` with this mistake, and the first rank's words on stderr."""
+    done = beginners(mistake, launcher=mpiexec_for(3)) if door == "MPI" else beginners(mistake, "--ranks", "3")
+    return done.returncode, re.sub(r"rank \d", "rank R", done.stderr)  # of several that fail, any may speak over MPI
+
+
+# Over MPI ranks wait for ever where one of them has left, and a watchdog says so after a while: in one process at once.
+AT_ONCE = ("all receive first", "one never comes", "one leaves a barrier", "one leaves a send")
+SAME = [mistake for mistake in MISTAKES if mistake not in AT_ONCE]
+IN_EVERY_RUN = shard_of_this_run(SAME, 5)
+
+
+@pytest.mark.parametrize("mistake", [pytest.param(m, marks=[pytest.mark.slow] * (m not in IN_EVERY_RUN)) for m in SAME])
+def test_mistakes_have_the_same_words(mistake: str) -> None:
+    here, there = said(mistake, "one process"), said(mistake, "MPI")
+    assert here == there
+    assert here[0] in (1, 2)
+    assert here[1].startswith(("minidist: error: ", "rank "))
+
+
+@pytest.mark.parametrize("mistake", AT_ONCE)
+def test_a_deadlock_is_known_at_once(mistake: str) -> None:
+    status, words = said(mistake, "one process")
+    assert status == 1
+    first, *ranks = words.splitlines()
+    assert first.startswith("minidist: error: ")
+    assert re.search("every rank waits|rank R has left without", first)
+    assert [line[:7] for line in ranks[:3]] == ["rank R:"] * 3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("computes for ever", r"rank 1 has computed without a message, at beginners\.py:\d+"),
+        ("looks for ever", "ranks have looked for messages, and none has come"),
+    ],
+)
+def test_an_endless_loop_ends_after_the_timeout(mistake: str, says: str) -> None:
+    done = beginners(mistake, "--ranks", "3", "--timeout", "1")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.match(rf"minidist: error: {says}, for 1 s \(as --timeout says; 0: for ever\)$", done.stderr)
+
+
+def test_an_interrupt_is_one_line() -> None:
+    options = "--ranks 3 --steps 3000 --layers 1 --width 8 --heads 1 --context 4 --batch 3"
+    command = [sys.executable, "-m", "minidist.zero3", *options.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()  # it trains
+        process.send_signal(signal.SIGINT)
+        assert (process.stderr.read(), process.wait(60)) == ("minidist: interrupted\n", 130)
+
+
+def ring(*launcher: str, options: str) -> subprocess.CompletedProcess[str]:
+    command = [*launcher, sys.executable, "-m", "minidist.ring", *options.split()]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_ranks_of_mpirun_take_no_more() -> None:
+    done = subprocess.run(
+        [*mpiexec_for(2), sys.executable, "-m", "minidist.ring", "--ranks", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "minidist: error: --ranks starts ranks in this process, and mpirun has started some: use one of them\n"
+    )
+
+
+@pytest.mark.parametrize("asked", ["0", "4097", "x", "-1"])
+def test_numbers_of_ranks_that_cannot_be(asked: str) -> None:
+    done = ring(options=f"--ranks {asked}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "argument --ranks: must be" in done.stderr
+
+
+def test_one_rank_says_how_to_start_more() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "minidist.ring", "--size", "9"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "One rank. For more: mpirun -n 4 python -m minidist.ring, or --ranks 4\n",
+    )
