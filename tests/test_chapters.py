@@ -661,7 +661,7 @@ def test_help_is_two_screens(name: str) -> None:
         shared = [line.split() for line in lines[lines.index("model:") :] if line.startswith("  --")]
         usual = refused("train", "--help").split("model:\n")[1]
         assert [line[0] for line in shared] == re.findall(r"^  (--\S+)", usual, re.MULTILINE)
-        assert len(shared) == 29
+        assert len(shared) == 30
         # The same defaults, but for what the chapter's text names.
         others = [line for line in shared if " ".join(line) not in re.sub(" +", " ", usual)]
         fp32 = ("--precision", "fp32)")
