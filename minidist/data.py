@@ -15,7 +15,6 @@ import numpy as np
 from minidist import UsageError
 from minidist.cli.formats import name_format
 from minidist.cli.paths import check_readable
-from minidist.nn.layers import Sequences
 
 Array = np.ndarray
 LONGEST = 2 * 10**8  # bytes in a text: every process holds all of it
@@ -32,15 +31,15 @@ class Corpus:
     validation: Array
     note: str = ""  # what the user should know about how the file was read
 
-    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Sequences, Sequences]:
+    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Array, Array]:
         """n sequences drawn from the training part: inputs x (n, context), and targets y, x shifted by one character.
 
-        The same key draws the same sequences on every rank. A rank reads those that it takes from x and y.
+        The same key draws the same sequences on every rank.
         """
         starts = np.random.default_rng(key).integers(0, len(self.train) - context, n)
         return _sequences(self.train, starts, context)
 
-    def validation_batch(self, n: int, context: int) -> tuple[Sequences, Sequences]:
+    def validation_batch(self, n: int, context: int) -> tuple[Array, Array]:
         """n sequences spread evenly over the validation part, always the same."""
         return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
 
@@ -59,8 +58,10 @@ class Corpus:
         return "".join(self.vocabulary[token] for token in tokens)
 
 
-def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Sequences, Sequences]:
-    return Sequences(tokens, starts, context), Sequences(tokens, starts + 1, context)
+def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
+    rows = starts[:, None] + np.arange(context + 1)  # (n, context + 1)
+    picked = tokens[rows]
+    return picked[:, :-1], picked[:, 1:]
 
 
 _shared: WeakValueDictionary[tuple[str, str, bytes], Corpus] = WeakValueDictionary()  # by ranks of one process

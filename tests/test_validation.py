@@ -4,16 +4,12 @@ import io
 import json
 from contextlib import redirect_stdout
 from functools import partial
-from typing import Any
-from unittest import mock
 
-import numpy as np
 import pytest
 
 from minidist import UsageError, data, train
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Sequences
 from minidist.programs.chapter import find, find_all
 
 SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"
@@ -73,24 +69,6 @@ def test_validation_is_the_mean_over_its_sequences() -> None:
     engine = find("train").make(job, train.Alone())
     together = engine.evaluate(*job.corpus.validation_batch(3 * 8, 8))
     assert train.validate(engine, job.corpus, job.options) == pytest.approx(together, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("zero3", "--accumulate 2"), ("parallel3d", "--dp 4 --pp 2 --tp 1 --micro-batches 2")]
-)
-def test_a_rank_reads_only_its_own_rows(name: str, words: str) -> None:
-    read: list[tuple[int, int]] = []
-    as_array = Sequences.__array__
-
-    def watched(tokens: Sequences, *how: Any) -> np.ndarray:
-        read.append(tokens.shape)
-        return as_array(tokens, *how)
-
-    n = 4 if name == "zero3" else 8
-    with mock.patch.object(Sequences, "__array__", watched):
-        perform(name, f"{SMALL} --validate 2 --json - {words}", n)
-    assert set(read) == {(1, 8), (2, 8)}  # of a micro-batch of 4, of a batch of 8: a quarter
-    assert len(read) == n * 2 * (2 * 2 + 2)  # x and y
 
 
 def test_ranks_of_one_process_share_the_text() -> None:

@@ -97,8 +97,7 @@ def draw(run: Run, job: Job, step: int) -> tuple[Array, Array]:
     """Draw the global batch of a step."""
     o = job.options
     if not run.own_rows:
-        x, y = job.corpus.batch(o.batch, o.context, key=(o.seed, step))
-        return np.asarray(x), np.asarray(y)
+        return job.corpus.batch(o.batch, o.context, key=(o.seed, step))
     sizes = [len(part) for part in np.array_split(np.arange(o.batch), run.ranks)]
     parts = [job.corpus.batch(size, o.context, key=(o.seed + rank, step)) for rank, size in enumerate(sizes)]
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
