@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
@@ -65,10 +65,13 @@ def end(process: subprocess.Popen[Any]) -> None:
     """End a program, if it runs: by SIGTERM, and if it does not unwind in time, by SIGKILL."""
     if process.poll() is None:
         process.terminate()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             process.communicate(timeout=PATIENCE)
-        process.kill()
-    process.communicate()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    with process:  # closes its pipes, also after a communicate, which cannot be called again
+        pass
 
 
 def terminate_all() -> None:

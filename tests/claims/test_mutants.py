@@ -75,7 +75,7 @@ def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("nothing", "ring.py", SUM, f"{SUM}  # as it was"),
         ("a crash", "ring.py", SUM, "raise LookupError(own)"),
         ("other sums", "ring.py", SUM, "partial = op(arrived, arrived, out=total)"),
-        ("one byte more", "mpi/comm.py", "dest], array.nbytes)", "dest], array.nbytes + 1)"),
+        ("one byte more", "mpi/comm.py", "count(peer, array.nbytes)", "count(peer, array.nbytes + 1)"),
     )
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(mutants, "TABLE", table(tmp_path, *rows))
