@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator  # noqa: UP035 (Python 3.8's collecti
 
 from minidist import UsageError
 
-MODULES = ("fcntl", "resource", "termios")  # of Unix alone: whoever imports one needs Unix
+MODULES = ("fcntl", "resource", "termios")  # of Unix alone: a module that imports one needs Unix
 
 
 def _unix(name: str) -> Any:
@@ -78,7 +78,7 @@ def is_written(descriptor: int) -> bool:
 
 
 def is_mine(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user. Windows keeps lists of rights instead; there, each user has a folder of his
+    """Whether a file belongs to this user. Windows keeps lists of rights instead; there, each user has a folder of their
     own for temporary files."""
     return not HERE or found.st_uid == os.geteuid()
 
@@ -125,9 +125,9 @@ def allow_more_files() -> None:
         _resource.setrlimit(_resource.RLIMIT_NOFILE, (most, most))
 
 
-def allowed_memory() -> float:
-    """Bytes of address space that ulimit -v allows this process."""
-    allowed, _ = _resource.getrlimit(_resource.RLIMIT_AS) if HERE else (math.inf, math.inf)
+def limit(name: str) -> float:
+    """What the shell (ulimit) allows this process, by its name in Unix's `resource`: "RLIMIT_AS"; infinity: anything."""
+    allowed = _resource.getrlimit(getattr(_resource, name))[0] if HERE else math.inf
     return math.inf if HERE and allowed == _resource.RLIM_INFINITY else allowed
 
 
@@ -138,7 +138,7 @@ def memory() -> float:
 
 @contextmanager
 def ticking(seconds: float, call: Callable[..., object]) -> Iterator[None]:
-    """Call a handler in the main thread whenever so many seconds have passed. Windows has no such timer: there it is
+    """Call a handler in the main thread every `seconds` seconds. Windows has no such timer: there it is
     never called."""
     if not HERE:
         yield

@@ -22,6 +22,9 @@ from ranks import in_this_process
 from sampling import shard_of_this_run
 
 ROOT = Path(__file__).parents[1]
+# No formula says when MPI lets go of an array that it sends in the background, as pipelines do: of kinds of memory, these
+# depend on it.
+IN_FLIGHT = {"messages", "all", "all but workspace"}
 OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process written"}  # times, and the kernel's
 
 
@@ -83,6 +86,9 @@ def without_times(value: Any) -> Any:
 )
 def test_losses_bytes_messages_claims_and_screens_are_the_same(ranks: int, line: str) -> None:
     over_mpi, here = by_doors(ranks, (ranks, line) not in HERE)
+    if line.startswith(("pipeline", "parallel3d")):
+        for of in (*over_mpi[line], *here[line]):
+            of["memory"] = [{kind: held[kind] for kind in held if kind not in IN_FLIGHT} for held in of["memory"]]
     assert [without_times(of) for of in here[line]] == [without_times(of) for of in over_mpi[line]]
     assert here[line][0]["status"] == 0
 

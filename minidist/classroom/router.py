@@ -89,8 +89,8 @@ def route(
     computes, or would if the machine were less busy. Each rank may use `seconds` of processor time. Transfers and
     deadlocks name lines of the file `program`, or else the line that called Comm. guarded: as in Desk. Without
     `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with these bytes at their beginning.
-    memory: bytes that all ranks and their descendants may have together, and `together` the seconds of processor time;
-    0: no limit. cases: without `objects`, how often the world may be split.
+    memory: bytes that all ranks and their descendants may have together. together: seconds of processor time, of all
+    of them. 0: no limit. cases: without `objects`, how often the world may be split.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:

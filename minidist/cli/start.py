@@ -69,7 +69,7 @@ def how_to_mend(missing: str) -> str:
 
 def check_memory() -> None:
     """Refuse to start if ulimit -v leaves too little memory to a process."""
-    if (allowed := unix.allowed_memory()) < LEAST:
+    if (allowed := unix.limit("RLIMIT_AS")) < LEAST:
         refuse(f"ulimit -v allows {allowed / 1e6:.0f} MB of memory; at least {LEAST / 1e6:.0f} MB are needed")
 
 

@@ -12,14 +12,13 @@ This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
-from minidist import UsageError
+from minidist import UsageError, unix
 from minidist.mpi import environment
 from minidist.mpi.early_end import end_job
 
@@ -128,11 +127,11 @@ def shortage(ranks: int, share: int | None = None) -> str:
 
 def limits(ranks: int) -> str:
     """Which limit of the shell is too low for MPI, in a sentence; "" if none is."""
-    files, size = (resource.getrlimit(limit)[0] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE))
-    if files != resource.RLIM_INFINITY and files < LEAST_FILES:
+    files, size = unix.limit("RLIMIT_NOFILE"), unix.limit("RLIMIT_FSIZE")
+    if files < LEAST_FILES:
         return f"ulimit -n allows {files} open files, and MPI needs {LEAST_FILES}"
     largest = max(OF_UCX, ranks * OF_MPICH)
-    if is_packaged_mpich() and size != resource.RLIM_INFINITY and size < largest:
+    if is_packaged_mpich() and size < largest:
         return f"ulimit -f allows files of {size / 1e6:.1f} MB, and MPI needs {largest / 1e6:.1f} MB in {FOLDER}"
     return ""
 

@@ -1,10 +1,9 @@
 """ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
 
-import resource
 from collections.abc import Sequence
 from typing import Any
 
-from minidist import UsageError, command, infinity
+from minidist import UsageError, command, infinity, unix
 from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, path_name
 from minidist.cli.paths import check_room
@@ -43,8 +42,8 @@ def folder_for(units: list[Unit], settings: Settings, option: str, parent: str |
     process may not open its files: each array in a file keeps one open."""
     folder = Folder(option, parent, comm.rank)
     opened = 4 * sum(len(unit.flats) for unit in units)  # master copy, momentum, variance, and at stage 3 parameters
-    needed, (allowed, _) = opened + OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY and allowed < needed:
+    needed, allowed = opened + OTHER_FILES, unix.limit("RLIMIT_NOFILE")
+    if allowed < needed:
         raise UsageError(
             f"ulimit -n allows {allowed} open files, and {needed} are needed: one for each array in a file"
         )

@@ -124,7 +124,7 @@ def test_the_table_in_readme_is_what_zero3_prints() -> None:
     sample = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert sample
     rows = [re.split(r" {2,}", line) for line in sample[1].splitlines() if line.endswith("✓")]
-    claims = picture.report("zero3")["claims"]
+    claims = [claim for claim in picture.report("zero3")["claims"] if not claim["claim"].startswith("proof: ")]
     keys = ("source", "claim", "formula")
     assert rows == [[*(c[key] for key in keys), number(c["expected"]), number(c["counted"]), "✓"] for c in claims]
 

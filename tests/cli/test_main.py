@@ -225,7 +225,7 @@ def test_a_program_of_one_process_hands_its_status_and_its_mistakes_on():
 
 
 def test_every_place_names_the_same_version():
-    assert re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
+    assert re.search(r"^## \[(\d.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
     assert re.search(r"^version: (.+)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1] == __version__
 
 

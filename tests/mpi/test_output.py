@@ -33,7 +33,7 @@ PROGRAMS = [
     ("minidist",),
     ("minidist.train", *SMALL),
     ("minidist.zero3", *SMALL),  # without mpirun: it ends through MPI's own `run`
-    ("minidist.ring", "--size", "10", "--json", "-"),
+    ("minidist.ring", "--size", "10", "--json", "-", "--ranks", "1"),
     ("minidist.pipeline", "--draw", "gpipe", "-p", "2", "-m", "2"),
 ]
 

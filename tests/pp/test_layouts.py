@@ -1,8 +1,10 @@
 """The command lines of pipelines and grids, without MPI: what is refused before the work, and in a moment."""
 
+import os
+
 import pytest
 
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.pp.draw import draw
 from minidist.pp.fit import divisors
 from minidist.programs.chapter import find
@@ -47,7 +49,7 @@ def test_numbers_that_no_batch_can_have(chapter):
 def test_a_context_whose_scores_are_beyond_memory(recompute, gigabytes, monkeypatch):
     """a·s²·b elements: in 4 layers 2 bytes of each of 4 heads' are kept, or one layer's are there in float32."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
-    monkeypatch.setattr(command.os, "sysconf", pages.get)
+    monkeypatch.setattr(os, "sysconf", pages.get)
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     line = f"--context 20000 --batch 2 --micro-batches 1 --recompute {recompute}"
     said = f"this model, --context and --batch need at least {gigabytes} GB on this machine, which has 5 GB"
@@ -58,7 +60,7 @@ def test_a_context_whose_scores_are_beyond_memory(recompute, gigabytes, monkeypa
 def test_a_model_that_fits_because_stages_are_on_other_hosts(chapter, monkeypatch):
     """Of 16Ψ = 9.3 GB each of four hosts needs a quarter."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
-    monkeypatch.setattr(command.os, "sysconf", pages.get)
+    monkeypatch.setattr(os, "sysconf", pages.get)
     line = ["--layers", "46", "--width", "1024", "--pp", "4"]
     monkeypatch.setenv("MPI_LOCALNRANKS", "1")
     assert find(chapter).job(line, 4).options.layers == 46
