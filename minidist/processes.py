@@ -70,7 +70,7 @@ def end(process: subprocess.Popen[Any]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-    with process:  # closes its pipes, also after a communicate, which cannot be called again
+    with suppress(BrokenPipeError), process:  # closes its pipes: communicate cannot be called again
         pass
 
 

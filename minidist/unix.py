@@ -78,8 +78,8 @@ def is_written(descriptor: int) -> bool:
 
 
 def is_mine(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user. Windows keeps lists of rights instead; there, each user has a folder of their
-    own for temporary files."""
+    """Whether a file belongs to this user. Windows keeps lists of rights instead; there, the folder for temporary files
+    belongs to one user."""
     return not HERE or found.st_uid == os.geteuid()
 
 
@@ -126,7 +126,7 @@ def allow_more_files() -> None:
 
 
 def limit(name: str) -> float:
-    """What the shell (ulimit) allows this process, by its name in Unix's `resource`: "RLIMIT_AS"; infinity: anything."""
+    """What the shell (ulimit) allows this process. name: in Unix's `resource`, such as "RLIMIT_AS". Infinity: all."""
     allowed = _resource.getrlimit(getattr(_resource, name))[0] if HERE else math.inf
     return math.inf if HERE and allowed == _resource.RLIM_INFINITY else allowed
 

@@ -22,7 +22,7 @@ from ranks import in_this_process
 from sampling import shard_of_this_run
 
 ROOT = Path(__file__).parents[1]
-# No formula says when MPI lets go of an array that it sends in the background, as pipelines do: of kinds of memory, these
+# No formula says when MPI lets go of an array that it sends in the background, as pipelines do. These kinds of memory
 # depend on it.
 IN_FLIGHT = {"messages", "all", "all but workspace"}
 OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process written"}  # times, and the kernel's

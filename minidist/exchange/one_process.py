@@ -30,7 +30,7 @@ from minidist.mpi.port import TOO_LONG, Arrival
 
 T = TypeVar("T")
 
-SHORT = 8192  # bytes: an isend of so many completes at once, as MPI's short messages do, and its array is free again
+SHORT = 8192  # bytes: an isend of at most these completes at once, as MPI's short messages do; its array is free again
 PAYLOAD, CONTROL = -2, -1  # lanes; those of letters are 2·box and 2·box + 1
 IN_VAIN = 10_000  # turns in a row in which ranks only poll: time to see whether the others can ever go on
 
