@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
