@@ -47,6 +47,12 @@ def say_as_first(line: str, pipe: int = 2) -> None:
     time.sleep(0.1)  # until mpirun has got it from its process on this machine
 
 
+@functools.lru_cache(None)
+def common_folder() -> int:
+    """A descriptor of a folder that every rank of this machine can see: call it early, while there are descriptors."""
+    return unix.open_folder(next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp", "."))))
+
+
 def be_first_to_fail() -> None:
     """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
@@ -56,7 +62,7 @@ def be_first_to_fail() -> None:
     fails just then, its message comes later, but it comes.
     """
     try:
-        unix.lock(unix.open_folder(next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp", ".")))))
+        unix.lock(common_folder())
     except OSError:
         time.sleep(3)
 

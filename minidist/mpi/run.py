@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from minidist import processes
 from minidist.mpi import environment, output, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import be_first_to_fail, end_job, say_as_first, wait_until_read
+from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
@@ -58,6 +58,7 @@ def run(
 
     output.guard()
     comm = world()
+    common_folder()
     Watchdog(comm, end=abort, follows=rank is not None).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which `stay_behind` has blocked
     _tell_parent(STARTED)
