@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -64,7 +65,7 @@ def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array
     return picked[:, :-1], picked[:, 1:]
 
 
-_shared: WeakValueDictionary[tuple[str, str, bytes], Corpus] = WeakValueDictionary()  # by ranks of one process
+_shared: WeakValueDictionary[tuple[str, str | None, int, int], Corpus] = WeakValueDictionary()  # by ranks of a process
 
 
 def load(path: str | None, context: int, field: str | None = None) -> Corpus:
@@ -72,20 +73,27 @@ def load(path: str | None, context: int, field: str | None = None) -> Corpus:
     named .jsonl or .ndjson, or of any file with a `field`, each line is a JSON object, whose field of that name, or
     `text`, is a document. Raises UsageError if there is no such file, or too little text for sequences of `context`."""
     path = path or str(HELP_PAGES)
-    text, name, note = _read(path), Path(path).name, ""
+    size = check_readable("--data", path)
+    key = path, field, size, os.stat(path).st_mtime_ns
+    corpus = _shared.get(key) or _shared.setdefault(key, _load(path, size, field))
+    characters = len(corpus.train) + len(corpus.validation)
+    shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
+    if characters < shortest:
+        raise UsageError(
+            f"{corpus.name} has {characters} characters; --context {context} needs at least {shortest}:"
+            " use a longer text or a shorter context"
+        )
+    return corpus
+
+
+def _load(path: str, size: int, field: str | None) -> Corpus:
+    text, name, note = _read(path, size), Path(path).name, ""
     if field or path.lower().endswith((".jsonl", ".ndjson")):
         documents = _documents(text, field or "text", f"--data {path}")
         text = "\n".join(documents)
         note = f"{name} has {len(documents):,} documents, one in each line: the field {field or 'text'!r:.60} is used"
         note += "" if field else " (--text-field NAME: another)"
-    shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
-    if len(text) < shortest:
-        raise UsageError(
-            f"{name} has {len(text)} characters; --context {context} needs at least {shortest}:"
-            " use a longer text or a shorter context"
-        )
-    key = name, note, blake2b(text.encode(), digest_size=16).digest()
-    return _shared.get(key) or _shared.setdefault(key, _tokenize(name, text, note))
+    return _tokenize(name, text, note)
 
 
 def _tokenize(name: str, text: str, note: str) -> Corpus:
@@ -101,8 +109,7 @@ def _tokenize(name: str, text: str, note: str) -> Corpus:
     return Corpus(name, vocabulary, tokens[:cut], tokens[cut:], note)
 
 
-def _read(path: str) -> str:
-    size = check_readable("--data", path)
+def _read(path: str, size: int) -> str:
     if size > LONGEST:
         raise UsageError(f"--data {path} has {size / 1e6:,.0f} MB, and {LONGEST / 1e6:g} may be read: use a part of it")
     try:

@@ -157,10 +157,13 @@ class Operation:
 
     number: int  # of a send that has met no receive: they are numbered in the order in which they started
 
-    def __init__(self, rank: int, peer: int, array: Any, tag: int = 0) -> None:
-        self.rank, self.peer, self.array, self.tag = rank, peer, array, tag  # both are ranks of the world
+    def __init__(self, rank: int) -> None:
+        self.rank = rank  # of the world, as is its peer
+
+    def start(self, peer: int, array: Any, tag: int = 0) -> "Operation":
+        self.peer, self.array, self.tag, self.nbytes = peer, array, tag, 0
         self.through = self.awaited = False
-        self.nbytes = 0
+        return self
 
 
 class Meeting:
@@ -221,6 +224,7 @@ class GreenletPort:
         self.rank, self.size = self.world_ranks.index(me), len(members)
         self._splits = 0
         self._payload = self._lane(PAYLOAD)
+        self._sending, self._receiving = Operation(me), Operation(me)  # of sendrecv: the same two, millions of times
 
     # ---- payload -----------------------------------------------------------------------------------------------------
 
@@ -231,9 +235,12 @@ class GreenletPort:
         return self.wait(self._recv(out, source))
 
     def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
-        sending, receiving = self._send(array, dest, tag), self._recv(out, source)
+        ranks, lane = self.world_ranks, self._payload
+        sending = self._begin_send(self._sending.start(ranks[dest], array, tag), dest, lane)
+        receiving = self._begin_recv(self._receiving.start(ranks[source], out), source, lane)
         if not (sending.through and receiving.through):
             self._await(sending, receiving)
+        sending.array = receiving.array = None  # or they would live until the next
         return receiving.tag, receiving.nbytes
 
     def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
@@ -305,23 +312,31 @@ class GreenletPort:
         return self._world.lanes.setdefault((self._name, kind), Lane())
 
     def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> Operation:
-        lane, pair = lane or self._payload, self.rank * self.size + dest
-        operation, receive = Operation(self._me, self.world_ranks[dest], array, tag), take(lane.receives, pair)
-        if receive:
-            self._world.match(operation, receive)
-        else:
-            operation.number = next(self._world.numbers)
-            put(lane.sends, pair, operation)
-        return operation
+        operation = Operation(self._me).start(self.world_ranks[dest], array, tag)
+        return self._begin_send(operation, dest, lane or self._payload)
 
     def _recv(self, out: Any, source: int, lane: Lane | None = None) -> Operation:
-        lane, pair = lane or self._payload, source * self.size + self.rank
-        operation, send = Operation(self._me, self.world_ranks[source], out), take(lane.sends, pair)
-        if send:
-            self._world.match(send, operation)
+        operation = Operation(self._me).start(self.world_ranks[source], out)
+        return self._begin_recv(operation, source, lane or self._payload)
+
+    def _begin_send(self, send: Operation, dest: int, lane: Lane) -> Operation:
+        pair = self.rank * self.size + dest
+        receive = take(lane.receives, pair)
+        if receive:
+            self._world.match(send, receive)
         else:
-            put(lane.receives, pair, operation)
-        return operation
+            send.number = next(self._world.numbers)
+            put(lane.sends, pair, send)
+        return send
+
+    def _begin_recv(self, receive: Operation, source: int, lane: Lane) -> Operation:
+        pair = source * self.size + self.rank
+        send = take(lane.sends, pair)
+        if send:
+            self._world.match(send, receive)
+        else:
+            put(lane.receives, pair, receive)
+        return receive
 
     def _await(self, *operations: Operation) -> None:
         """Return when all are through."""
