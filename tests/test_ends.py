@@ -233,3 +233,21 @@ def test_a_hangup_stays_ignored_under_nohup() -> None:
     ignore = "import signal; signal.signal(1, signal.SIG_IGN); "
     run = [subprocess.run([sys.executable, "-c", begin + code], env=PATHS, stderr=-3) for begin in ("", ignore)]
     assert [done.returncode for done in run] == [1, 0]
+
+
+TINY = "--layers 1 --width 8 --heads 2 --context 8 --batch 4 --steps 1 --validate 0"
+WRITERS = ["minidist papers", "minidist plan --model gpt2-xl", "minidist.ring --ranks 3"] + [
+    f"minidist.{name} {TINY} --ranks 2" for name in ("zero3", "pipeline", "parameter_server", "context_parallel")
+]
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_a_reader_who_leaves_ends_a_command_without_a_word(command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()], stdout=writing, stderr=subprocess.PIPE, env=PATHS, text=True
+    )
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidist.bench.one_process import HAS_TORCH, run_step
+from minidist.collectives import doubling_all_reduce
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.memory.allocator import keep_freed_memory
@@ -19,7 +20,7 @@ from minidist.mpi.over_mpi import MPI
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
-from minidist.ring import all_reduce, cut, doubling_all_reduce
+from minidist.ring import all_reduce, cut
 from minidist.zero3 import ZeRO3
 
 ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}

@@ -214,9 +214,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
                 print(finished)
         sys.stdout.flush()
         status = output.verdict(status)
-    except (BrokenPipeError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
-            raise  # rich turns a broken pipe into one; this is another
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt as error:
         if not environment.rank():

@@ -29,14 +29,24 @@ def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
     return table
 
 
-def show(title: str, table: Any) -> None:
-    """Print a rich table under its title, 80 columns wide if the terminal's width is unknown."""
+def make_console(**options: Any) -> Any:
+    """rich's Console, on which a reader who has left (head, less) is a BrokenPipeError, as everywhere: rich alone would
+    end the process, and with it all ranks."""
     from rich.console import Console
 
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Ours(**options)
+
+
+def show(title: str, table: Any) -> None:
+    """Print a rich table under its title, 80 columns wide if the terminal's width is unknown."""
     for column in table.columns:
         column.header = as_shown(column.header)
         column._cells = [as_shown(cell) for cell in column._cells]
-    console = Console()
+    console = make_console()
     console.print(title, style="bold", markup=False, highlight=False)
     console.print()
     console.print(table)

@@ -184,13 +184,8 @@ class Comm:
                 " it may be overwritten before it has been sent. Receive into another array"
             )
         sending, tag = self._outgoing(array, dest)
-        receiving, ledger = self._incoming(out, source), self.ledger
-        ledger.waits += 1
-        ledger.waiting = ("sendrecv", self, (dest, source))
-        try:
-            arrival = self._port.sendrecv(sending, dest, tag, receiving, source)
-        finally:
-            ledger.waiting = None
+        receiving, exchange = self._incoming(out, source), self._port.sendrecv
+        arrival = self._wait("sendrecv", (dest, source), exchange, sending, dest, tag, receiving, source)
         self._check(out, source, arrival)
 
     # ---- non-blocking -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidist.cli.paths import write_output
+from minidist.cli.tables import make_console
 
 COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow", "F&B": "magenta"}
 NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient", "F&B": "both"}
@@ -76,10 +77,9 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
     Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
     the version of the weights below each F and B, and a bar where the next version is made.
     """
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     title_width = max(len(timeline.title) for timeline in timelines) + 2
     room = console.width - title_width - 1
     end = max(timeline.end for timeline in timelines)

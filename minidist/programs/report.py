@@ -65,7 +65,7 @@ def train_and_report(
     checked = [*of_every_chapter(run, claims(run)), *witness_claims(run)] if complete else []
     checked += proof_claims(job.proof, run.loss, options.precision) if complete else []
     if options.json != "-":
-        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+        with suppress(BrokenPipeError):  # the reader (head, less) has left
             print_report(run, checked, closing, job.proof)
             print_witness(run)
     if options.json:

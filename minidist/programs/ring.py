@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidist import ring
+from minidist import collectives, ring
 from minidist.claims.collectives import Collective, Inputs, compare, rows_of
 from minidist.cli.options import Parser, at_least, timeout
 from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
-from minidist.papers import collectives
+from minidist.papers import collectives as formulas
 from minidist.programs.chapter import Program
 
 
@@ -21,35 +21,37 @@ def whole_sum(inputs: Inputs, rank: int) -> np.ndarray:
 
 
 COLLECTIVES = {
-    "all-reduce ring": Collective(ring.all_reduce, whole_sum, collectives.ring_all_reduce, "2(N-1)/N·S"),
-    "all-reduce server": Collective(ring.server_all_reduce, whole_sum, collectives.server_all_reduce, "(N-1)·S"),
-    "all-reduce tree": Collective(ring.tree_all_reduce, whole_sum, collectives.tree_all_reduce, "⌈lg N⌉·S"),
-    "all-reduce doubling": Collective(ring.doubling_all_reduce, whole_sum, collectives.doubling_all_reduce, "lg p·S"),
+    "all-reduce ring": Collective(ring.all_reduce, whole_sum, formulas.ring_all_reduce, "2(N-1)/N·S"),
+    "all-reduce server": Collective(collectives.server_all_reduce, whole_sum, formulas.server_all_reduce, "(N-1)·S"),
+    "all-reduce tree": Collective(collectives.tree_all_reduce, whole_sum, formulas.tree_all_reduce, "⌈lg N⌉·S"),
+    "all-reduce doubling": Collective(
+        collectives.doubling_all_reduce, whole_sum, formulas.doubling_all_reduce, "lg p·S"
+    ),
     "all-reduce halving": Collective(
-        ring.halving_doubling_all_reduce, whole_sum, collectives.halving_doubling_all_reduce, "2(p-1)/p·S"
+        collectives.halving_doubling_all_reduce, whole_sum, formulas.halving_doubling_all_reduce, "2(p-1)/p·S"
     ),
     "reduce-scatter ring": Collective(
         ring.reduce_scatter,
         lambda inputs, rank: inputs.total[ring.chunk(inputs.size, inputs.n, rank)],
-        collectives.ring_reduce_scatter,
+        formulas.ring_reduce_scatter,
         "(N-1)/N·S",
     ),
     "all-gather ring": Collective(
         lambda comm, x: ring.all_gather(comm, x[ring.chunk(x.size, comm.size, comm.rank)], x.size),
         lambda inputs, rank: np.concatenate([x[ring.chunk(x.size, inputs.n, i)] for i, x in enumerate(inputs.x)]),
-        collectives.ring_all_gather,
+        formulas.ring_all_gather,
         "(N-1)/N·S",
     ),
     "broadcast": Collective(
         lambda comm, x: ring.broadcast(comm, x.copy()),
         lambda inputs, rank: inputs.x[0],
-        collectives.broadcast,
+        formulas.broadcast,
         "2(N-1)/N·S",
     ),
     "all-to-all": Collective(
         lambda comm, x: ring.all_to_all(comm, rows_of(comm.size, x)),
         lambda inputs, rank: rows_of(inputs.n, inputs.x)[:, rank],
-        collectives.all_to_all,
+        formulas.all_to_all,
         "(N-1)/N·S",
     ),
 }

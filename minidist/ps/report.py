@@ -58,7 +58,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> in
         checked[0] += proof_claims(job.proof, outcomes[0].losses, job.options.precision)
     options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
-        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+        with suppress(BrokenPipeError):  # the reader (head, less) has left
             if options.staleness_sweep and outcomes[0].losses:
                 print_sweep(outcomes, runs)
             else:

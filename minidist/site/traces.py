@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import colors, context_parallel, ring
+from minidist import collectives, colors, context_parallel, ring
 from minidist.cp.group import Group
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
@@ -50,7 +50,7 @@ def all_reduce(comm: Comm) -> Ran:
 
 
 def recursive_doubling(comm: Comm) -> Ran:
-    return Ran(whole(comm), ring.doubling_all_reduce(comm, whole(comm)))
+    return Ran(whole(comm), collectives.doubling_all_reduce(comm, whole(comm)))
 
 
 def all_to_all(comm: Comm) -> Ran:

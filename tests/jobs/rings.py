@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import ring
+from minidist import collectives, ring
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -83,10 +83,10 @@ OPERATIONS: dict[str, Any] = {
     "all_reduce into out": all_reduce_into_out,
     "all_reduce in place": all_reduce_in_place,
     "all_reduce into a neighbour": all_reduce_into_a_neighbour,
-    "server": ring.server_all_reduce,
-    "tree": ring.tree_all_reduce,
-    "doubling": ring.doubling_all_reduce,
-    "halving_doubling": ring.halving_doubling_all_reduce,
+    "server": collectives.server_all_reduce,
+    "tree": collectives.tree_all_reduce,
+    "doubling": collectives.doubling_all_reduce,
+    "halving_doubling": collectives.halving_doubling_all_reduce,
     "reduce_scatter": ring.reduce_scatter,
     "reduce_scatter into out": reduce_scatter_into_out,
     "reduce_scatter into own chunk": reduce_scatter_into_own_chunk,
