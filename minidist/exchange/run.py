@@ -20,12 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from minidist import processes
 from minidist.exchange.debuggers import debugged, stop_in_ranks
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Deadlock
 from minidist.mpi import environment, output
 from minidist.mpi.comm import Comm, nearest_line
-from minidist.mpi.early_end import INTERRUPTED, undo
+from minidist.mpi.early_end import INTERRUPTED
 from minidist.mpi.rank import describe, run_rank
 
 LOOK = 0.5  # seconds from one look at the running rank to the next
@@ -72,7 +73,7 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def end(line: str, status: int) -> NoReturn:
-    undo()
+    processes.undo()
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         print(line, file=sys.stderr, flush=True)

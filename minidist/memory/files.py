@@ -28,13 +28,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import UsageError, unix
+from minidist import UsageError, processes, unix
 from minidist.files import lock, make_own_folder, make_temporary_folder, on_disk, remove
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
-from minidist.mpi.early_end import to_undo
 
 BLOCK = 1 << 16  # bytes that are read or written at a time
 PREFIX = "minidist-states-"  # of folders in the system's temporary folder
@@ -77,7 +76,7 @@ class Folder:
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        to_undo.append(self.remove)
+        processes.to_undo.append(self.remove)
 
     def __enter__(self) -> "Folder":
         return self

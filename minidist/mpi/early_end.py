@@ -1,4 +1,4 @@
-"""How a job ends if MPI has not started on every rank, and what any end at once leaves as it was.
+"""How a job ends if MPI has not started on every rank.
 
 This module loads no MPI, and keeps to the syntax of Python 3.8.
 """
@@ -9,21 +9,11 @@ import functools
 import os
 import time
 from contextlib import suppress
-from typing import Callable, NoReturn  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
+from typing import NoReturn
 
-from minidist import unix
+from minidist import processes, unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
-
-# What to undo if this process ends without Python's own end: remove a folder, show a terminal's cursor again.
-to_undo: list[Callable[[], object]] = []
-
-
-def undo() -> None:
-    """Undo it, once, whichever thread comes first."""
-    while to_undo:
-        with suppress(Exception):
-            to_undo.pop()()
 
 
 @functools.lru_cache(None)
@@ -39,7 +29,7 @@ def launcher() -> tuple[int, int]:
 def end_job(line: str, status: int) -> NoReturn:
     """Print the line, and end all ranks of the job, including this process: ranks inside MPI's Init would wait for this
     one forever."""
-    undo()
+    processes.undo()
     say_last(line)
     abort(status)
 

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from minidist import processes
 from minidist.mpi import environment, output, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, undo, wait_until_read
+from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
@@ -96,7 +96,7 @@ def _leave_threads(rank: int, status: int) -> NoReturn:
     if left:
         line = f"minidist: rank {rank} ends, although threads of its program still run: {', '.join(left)}"
         print(line, file=sys.stderr, flush=True)
-    undo()
+    processes.undo()
     os._exit(status)
 
 
@@ -169,7 +169,7 @@ def abort(status: int = 1) -> NoReturn:
     """End every rank of the job now, with this exit status. Everything must have been printed before."""
     from minidist.mpi.over_mpi import MPI
 
-    undo()
+    processes.undo()
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from minidist import processes
 from minidist.mpi import stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail, undo
+from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail
 from minidist.mpi.words import name_ranks
 
 LONG = 30.0  # seconds; a longer wait is reported
@@ -41,7 +42,7 @@ class Watchdog(threading.Thread):
             if ready and signal.SIGINT in os.read(self.signals, 64):
                 self.interrupt()
             if self.follows and os.getppid() != self.parent:  # not needed on Linux: see stay_behind in run.py
-                undo()
+                processes.undo()
                 os._exit(1)
             self.look(time.monotonic())
 
@@ -49,7 +50,7 @@ class Watchdog(threading.Thread):
         """Print a line and end the job. Rank 0 does so; another rank does it a second later, if it is still here."""
         if self.comm.rank > 0:
             time.sleep(1.0)
-        undo()
+        processes.undo()
         who = f"rank {self.comm.rank} was " if self.comm.rank else ""  # only if rank 0 has not ended the job
         print(f"minidist: {who}interrupted", file=sys.stderr)
         self.end(INTERRUPTED)
