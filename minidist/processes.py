@@ -1,4 +1,4 @@
-"""Programs that this one starts: they end with it, however it ends. And the signals that ask it to end.
+"""Programs that this one starts: they end with it, however it ends. The signals that ask it to end, and its end.
 
 A program that `started` has started gets SIGTERM when its parent ends, also by SIGKILL. On Linux the kernel sends it
 (PR_SET_PDEATHSIG); elsewhere a shell does, which reads a pipe whose other end closes with the parent. A program of
@@ -19,7 +19,7 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
+from typing import Any, Callable, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
 from minidist import unix
 
@@ -114,3 +114,16 @@ def unwind_at_signals() -> None:
 
     for number in asking:
         signal.signal(number, unwind)
+
+
+# ---- an end at once, which does not unwind ---------------------------------------------------------------------------
+
+# What to undo if this process ends without Python's own end: remove a folder, show a terminal's cursor again.
+to_undo: list[Callable[[], object]] = []
+
+
+def undo() -> None:
+    """Undo it, once, whichever thread comes first."""
+    while to_undo:
+        with suppress(Exception):
+            to_undo.pop()()

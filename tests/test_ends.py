@@ -14,6 +14,7 @@ import pytest
 from classroom.tiny import RIGHT, lay, make_lessons
 from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
 from minidist import files, processes
+from minidist.memory.files import PREFIX
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -158,6 +159,57 @@ def test_a_command_that_is_ended_leaves_nothing(
     with running(tmp_path, *MODULE, *line) as program:
         program.wait_for(starts)
         program.check_end(number)
+
+
+@pytest.mark.parametrize("number", [*SAYS][:-1], ids=lambda number: number.name)  # after SIGKILL, the next run sweeps
+def test_ranks_of_one_process_leave_no_files_of_states(number: signal.Signals, tmp_path: Path) -> None:
+    with running(tmp_path, *MODULE, "minidist.infinity", "--ranks", 2, "--steps", 100_000) as program:
+        held = tmp_path / "tmp"
+        assert wait_until(lambda: len([*held.glob(f"{PREFIX}*/*")]) > 2), program.stderr
+        program.check_end(number)
+
+
+COMPUTES = """
+from minidist.exchange.run import run
+from minidist.memory.files import Folder
+
+def main(comm, folder):
+    while comm.rank:
+        pass
+    comm.barrier()
+
+run(main, lambda comm: Folder("--disk", None, comm.rank), ranks=2, timeout=0.5)
+"""
+
+
+def test_a_rank_that_computes_for_ever_leaves_no_files_of_states(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPUTES], env={**PATHS, "TMPDIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "has computed without a message" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+LAUNCHES = """
+import time
+
+def work(comm):
+    time.sleep(600)
+
+if __name__ == "__main__":
+    from minidist.launch.one_process import launch_in_one_process
+
+    launch_in_one_process(f"{__file__}:work", 1, timeout=600, watch=lambda last: None)
+"""
+
+
+def test_a_job_of_one_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    """Such as a notebook's: its process ends, and the next program removes its folder."""
+    lay(tmp_path, {"launches.py": LAUNCHES})
+    with running(tmp_path, sys.executable, "launches.py") as program:
+        program.wait_for(b"minidist.launch.one_process_main")
+        program.check_end(signal.SIGKILL)
 
 
 INNER = """

@@ -73,6 +73,7 @@ class Nursery:
         self.apart, self.siblings = False, dict[int, Nursery]()
         self.make_sibling = partial(Nursery, preload, hidden, isolate, modules, environment)
         self.line, theirs = socket.socketpair()
+        self.answered = True  # the last question; if a signal has cut it short, its answer may still come
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # ranks import what this process can import
         plan = {
             "line": theirs.fileno(),
@@ -107,6 +108,7 @@ class Nursery:
         self.process.wait()
         if self.group:
             limits.remove_group(self.group)
+            self.group = None
 
     @property
     def processes(self) -> list[int]:
@@ -126,7 +128,11 @@ class Nursery:
         self._ask_all({"do": "write stacks"})
 
     def end(self, leaving: int | None = None) -> dict[int, Exit]:
-        """Kill the living ranks, and all processes that they started. The rank `leaving` gets a second to exit."""
+        """Kill the living ranks, and all processes that they started. The rank `leaving` gets a second to exit. If a
+        signal has cut a question short, the nursery ends with them: the next answer would be that to this question."""
+        if not all(each.answered for each in (self, *self.siblings.values())):
+            self.close()
+            return {}
         answer = self._ask_all({"do": "end", "leaving": leaving})
         return {rank: Exit(*outcome) for rank, outcome in answer.items()}
 
@@ -135,12 +141,13 @@ class Nursery:
         return {int(rank): said for answer in answers for rank, said in answer.items()}
 
     def _ask(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
-        answer = b""
+        self.answered, answer = False, b""
         with suppress(OSError):
             socket.send_fds(self.line, [json.dumps(question).encode()], list(descriptors))
             answer = self.line.recv(SPACE)
         if not answer:
             raise RuntimeError("the process from which ranks are forked has ended")
+        self.answered = True
         return json.loads(answer)
 
 
@@ -180,7 +187,7 @@ def main() -> None:
     ranks: dict[int, int] = {}  # rank -> process
     while True:
         message, descriptors = b"", list[int]()
-        with suppress(ConnectionResetError):  # the grader was killed before it had read an answer
+        with suppress(ConnectionResetError):  # the grader has ended before it had read an answer
             message, descriptors, _, _ = socket.recv_fds(line, SPACE, 4)
         question: Any = json.loads(message) if message else {"do": "end", "leaving": None}
         answer: Any = None
@@ -210,7 +217,8 @@ def main() -> None:
                 limits.end_orphans()
         if not message:
             return
-        line.sendall(json.dumps(answer).encode())
+        with suppress(BrokenPipeError):  # likewise
+            line.sendall(json.dumps(answer).encode())
 
 
 def end(process: int, leaving: bool) -> Exit:

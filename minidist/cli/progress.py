@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from minidist import unix
+from minidist import processes, unix
 from minidist.mpi.output import Output
-from minidist.mpi.watchdog import at_interrupt
 
 
 class Progress:
@@ -26,7 +25,7 @@ class Progress:
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
-        at_interrupt.append(self.bar.stop)  # shows the cursor again
+        processes.to_undo.append(self.bar.stop)  # shows the cursor again
 
     def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
         """Show that `step` steps are done. scale: the loss scale; 1: losses are not scaled."""

@@ -20,10 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from minidist import processes
 from minidist.exchange.debuggers import debugged, stop_in_ranks
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Deadlock
-from minidist.mpi import environment, output, watchdog
+from minidist.mpi import environment, output
 from minidist.mpi.comm import Comm, nearest_line
 from minidist.mpi.early_end import INTERRUPTED
 from minidist.mpi.rank import describe, run_rank
@@ -68,12 +69,11 @@ def run(
 
 def interrupt(*_: object) -> NoReturn:
     """Handle Ctrl-C: one line, and the end, whatever the ranks are doing."""
-    for restore in watchdog.at_interrupt:
-        restore()
     end("minidist: interrupted", INTERRUPTED)
 
 
 def end(line: str, status: int) -> NoReturn:
+    processes.undo()
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         print(line, file=sys.stderr, flush=True)

@@ -13,7 +13,6 @@ ranks are doing, and its end ends the child. In the folder:
 
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from minidist import unix
 from minidist.exchange import waits
 from minidist.exchange.waits import Look
+from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
 from minidist.launch.launcher import PRINTED, here, last_of, text_of, too_long
@@ -32,13 +32,12 @@ ANSWER = 2.0  # seconds that the child has to say what its ranks are doing
 def launch_in_one_process(target: str, n: int, *args: Any, timeout: float, watch: Watch) -> Job:
     """Call `target` on n ranks of one process, and return when it has ended. The rest is as for `launch`."""
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         for rank in range(n):
             (folder / str(rank)).mkdir()
         encode.save(folder / "job", (target, n, args))
         (folder / "turn").write_bytes((-1).to_bytes(4, "little", signed=True))
-        program = [sys.executable, "-u", "-P", "-m", "minidist.launch.one_process_main", name]
+        program = [sys.executable, "-u", "-P", "-m", "minidist.launch.one_process_main", str(folder)]
         with (
             open(folder / "process", "wb") as output,
             subprocess.Popen(

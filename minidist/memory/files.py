@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import UsageError, unix
+from minidist import UsageError, processes, unix
 from minidist.files import lock, make_own_folder, make_temporary_folder, on_disk, remove
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
@@ -76,6 +76,7 @@ class Folder:
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        processes.to_undo.append(self.remove)
 
     def __enter__(self) -> "Folder":
         return self

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from minidist import unix
+from minidist import processes, unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
@@ -29,6 +29,7 @@ def launcher() -> tuple[int, int]:
 def end_job(line: str, status: int) -> NoReturn:
     """Print the line, and end all ranks of the job, including this process: ranks inside MPI's Init would wait for this
     one forever."""
+    processes.undo()
     say_last(line)
     abort(status)
 

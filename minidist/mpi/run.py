@@ -96,6 +96,7 @@ def _leave_threads(rank: int, status: int) -> NoReturn:
     if left:
         line = f"minidist: rank {rank} ends, although threads of its program still run: {', '.join(left)}"
         print(line, file=sys.stderr, flush=True)
+    processes.undo()
     os._exit(status)
 
 
@@ -168,6 +169,7 @@ def abort(status: int = 1) -> NoReturn:
     """End every rank of the job now, with this exit status. Everything must have been printed before."""
     from minidist.mpi.over_mpi import MPI
 
+    processes.undo()
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()

@@ -53,21 +53,21 @@ def unlink() -> None:
     remove(segments())
 
 
-def files(user: int | None = None) -> dict[str, int]:
-    """{path: bytes} of a user's files in /dev/shm; None: of all users'."""
+def files(user: int | None = None, since: float = 0.0) -> dict[str, int]:
+    """{path: bytes} of a user's files in /dev/shm; None: of all users'. since: of those changed since then."""
     found = {}
     for file in os.scandir(FOLDER) if os.path.isdir(FOLDER) else ():
         with suppress(OSError):  # it is gone
             status = file.stat(follow_symlinks=False)
-            if user in (None, status.st_uid):
+            if user in (None, status.st_uid) and status.st_ctime >= since:
                 found[file.path] = status.st_blocks * 512
     return found
 
 
-def orphans() -> dict[str, int]:
+def orphans(since: float = 0.0) -> dict[str, int]:
     """{path: bytes} of this user's segments of MPICH and UCX that no visible process has open. Processes of
-    other containers that share /dev/shm are not visible."""
-    mine = {path: size for path, size in files(os.getuid()).items() if path.startswith((OWN, UCX))}
+    other containers that share /dev/shm are not visible. since: as for `files`."""
+    mine = {path: size for path, size in files(os.getuid(), since).items() if path.startswith((OWN, UCX))}
     for process in filter(str.isdigit, os.listdir("/proc")) if mine else ():
         for path in segments(process, f"{FOLDER}/"):
             mine.pop(path, None)

@@ -8,6 +8,7 @@ A watcher adds up the time between its looks, 1 s at most for each: time in whic
 machine slept, does not count.
 """
 
+import math
 import os
 import signal
 import time
@@ -49,7 +50,7 @@ class Watch:
         self.told: set[int] = set()
         self.has_left = False  # whether our own rank has
         self.is_first = environment.local_rank() == 0  # whether no watcher of a lower rank runs on this machine
-        self.segments = set(shm.files())  # that were there before our rank
+        self.began = start_of(self.launcher)  # another rank of the job may have made its segment before this moment
 
     def begin(self) -> None:
         """Start looking, even while the main thread waits."""
@@ -140,7 +141,7 @@ class Watch:
         self.find()
         stop([process for process in self.ranks if process != os.getpid()])  # one may be about to fork its rank
         take_names(list(self.ranks))
-        shm.remove(shm.orphans().keys() - self.segments)  # of ranks that have been killed
+        shm.remove(shm.orphans(self.began))  # of ranks that have been killed
 
     def check_launcher(self) -> None:
         """If mpirun's process on this machine was killed, end our rank, and the ranks whose watchers are stopped. That
@@ -236,6 +237,15 @@ def parent(process: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
     return 0
+
+
+def start_of(process: int) -> float:
+    """When a process started, in seconds since 1970; infinity if it is gone."""
+    with suppress(OSError):
+        ticks = int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        boot = time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return boot + ticks / os.sysconf("SC_CLK_TCK")
+    return math.inf
 
 
 def rank_of(process: int) -> int:

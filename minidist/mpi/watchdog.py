@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from minidist import processes
 from minidist.mpi import stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail
@@ -18,9 +19,6 @@ from minidist.mpi.words import name_ranks
 
 LONG = 30.0  # seconds; a longer wait is reported
 LOOKS = 5  # about a second apart, after which such a wait for a finished rank ends the job: its message may be here
-
-# What to do at an interrupt before the process ends: show a terminal's cursor again.
-at_interrupt: list[Callable[[], object]] = []
 
 
 class Watchdog(threading.Thread):
@@ -44,6 +42,7 @@ class Watchdog(threading.Thread):
             if ready and signal.SIGINT in os.read(self.signals, 64):
                 self.interrupt()
             if self.follows and os.getppid() != self.parent:  # not needed on Linux: see stay_behind in run.py
+                processes.undo()
                 os._exit(1)
             self.look(time.monotonic())
 
@@ -51,8 +50,7 @@ class Watchdog(threading.Thread):
         """Print a line and end the job. Rank 0 does so; another rank does it a second later, if it is still here."""
         if self.comm.rank > 0:
             time.sleep(1.0)
-        for restore in at_interrupt:
-            restore()
+        processes.undo()
         who = f"rank {self.comm.rank} was " if self.comm.rank else ""  # only if rank 0 has not ended the job
         print(f"minidist: {who}interrupted", file=sys.stderr)
         self.end(INTERRUPTED)

@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,24 @@ def said_of(made: Grader, folder: Path, text: str) -> str:
     return graded.messages["reduce_scatter"]
 
 
+@contextmanager
+def looked_at(code: str) -> Iterator[tuple[int, Callable[[], None]]]:
+    """A program that prints a line where it is to be looked at, and waits for one: its process, and what lets it go on
+    to its next line."""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        orders, lines = process.stdin, process.stdout
+
+        def go_on() -> None:
+            orders.write(b"\n")
+            orders.flush()
+            lines.readline()
+
+        lines.readline()
+        yield process.pid, go_on
+
+
 needs_proc = pytest.mark.skipif(not limits.look_at([os.getpid()])[0], reason="the kernel tells nothing of processes")
 
 
@@ -82,14 +101,10 @@ def test_a_process_whose_name_is_no_text_is_looked_at_too() -> None:
         "import ctypes, time\nctypes.CDLL(None).prctl(15, b'\\x98)\\xff', 0, 0, 0)\n"
         "while time.process_time() < 0.1:\n    pass\nprint(flush=True)\ninput()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        process.stdout.readline()
-        assert limits.use_of(process.pid).nbytes > limits.HELD
-        assert limits.use_of(process.pid).number == 1
-        assert limits.use_of(process.pid).seconds > 0
-        assert process.stdin
-        process.stdin.close()
+    with looked_at(code) as (process, _):
+        assert limits.use_of(process).nbytes > limits.HELD
+        assert limits.use_of(process).number == 1
+        assert limits.use_of(process).seconds > 0
 
 
 @needs_proc
@@ -112,16 +127,10 @@ def test_memory_that_a_process_has_in_tables_of_pages_counts() -> None:
         "print(flush=True)\ninput()\nfor k in range(64, 2064):\n"
         "    ctypes.string_at(mmap(k << 30, 4096, 1, 0x32, -1, 0), 1)\nprint(flush=True)\ninput()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin
-        assert process.stdout
-        process.stdout.readline()
-        before = limits.use_of(process.pid).nbytes
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        assert limits.use_of(process.pid).nbytes > before + 2000 * 4096
-        process.stdin.close()
+    with looked_at(code) as (process, go_on):
+        before = limits.use_of(process).nbytes
+        go_on()
+        assert limits.use_of(process).nbytes > before + 2000 * 4096
 
 
 @needs_proc
@@ -132,12 +141,8 @@ def test_processor_time_of_children_that_have_ended_counts() -> None:
         "again = f'import subprocess, sys; subprocess.run([sys.executable, \"-c\", {spin!r}])'\n"
         "subprocess.run([sys.executable, '-c', again])\nprint(flush=True)\ninput()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin
-        assert process.stdout
-        process.stdout.readline()
-        assert limits.look_at([process.pid]).seconds > 0.28
-        process.stdin.close()
+    with looked_at(code) as (process, _):
+        assert limits.look_at([process]).seconds > 0.28
 
 
 def test_a_machine_without_memory_is_no_fault_of_the_program(

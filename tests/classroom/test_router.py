@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,40 @@ def test_ranks_hash_as_processes_do_that_are_started_apart() -> None:
     assert apart == again
 
 
-def test_a_grader_that_is_killed_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    """It has asked something and reads no answer: then the line is reset, not closed."""
+class Cut:
+    """A line on which the first answer is cut short by a signal: sent, and not read."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line, self.whole = line, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.line, name)
+
+    def recv(self, size: int) -> bytes:
+        if self.whole:
+            return self.line.recv(size)
+        self.whole = True
+        raise KeyboardInterrupt
+
+
+def test_a_signal_in_the_middle_of_a_question_ends_the_nursery() -> None:
+    """What unwinds then asks for the ranks' end: it is not given the answer to another question, and raises nothing
+    that would take the signal's place."""
+    nursery, opened = Nursery(), ExitStack()
+    nursery.line = Cut(nursery.line)  # type: ignore[assignment]
+    opened.callback(nursery.end)
+    with pytest.raises(KeyboardInterrupt), opened:
+        nursery._ask({"do": "say hello"})
+    assert nursery.process.returncode == 0
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_grader_that_is_killed_leaves_no_traceback(answered: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """It has asked something and reads no answer: then the line is reset, not closed, or the answer has no reader."""
     left = Nursery()
-    left.line.sendall(b'{"do": "say hello"}')
-    left.line.recv(1, socket.MSG_PEEK)  # until the answer is there
+    left.line.sendall(b'{"do": "write stacks"}')  # which takes a while
+    if answered:
+        left.line.recv(1, socket.MSG_PEEK)  # until the answer is there
     left.close()
     assert (left.process.returncode, capfd.readouterr().err) == (0, "")
 

@@ -183,6 +183,23 @@ def test_what_is_killed_while_mpi_starts_is_named_and_leaves_nothing(victim: str
 
 
 @needs_mpich
+def test_ranks_that_are_killed_while_mpi_starts_leave_nothing_that_was_there_before_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, a rank may start when another one has already made the job's segment."""
+    monkeypatch.setenv("LATE", str(tmp_path / "now"))
+    with Job(tmp_path, 3, "jobs.slow_start") as job:
+        assert wait_until(lambda: any(map(shm.segments, job.alive())))
+        (tmp_path / "now").touch()
+        ranks = in_init(job)
+        send(signal.SIGSTOP, [stops.parent(ranks[0])])  # which would know better
+        send(signal.SIGKILL, [ranks[0], ranks[2]])
+        assert job.status() != 0
+        assert job.stderr.count("rank 2 was killed by signal 9 (SIGKILL)") == 1
+        job.check_nothing_is_left()
+
+
+@needs_mpich
 def test_a_rank_that_is_stopped_before_the_kernel_shows_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between mpirun's fork and Python: /proc then shows the environment of mpirun's own process."""
     monkeypatch.setattr(stops, "rank_of", lambda process: 0 if process == os.getpid() else -1)

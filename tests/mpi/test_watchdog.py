@@ -137,7 +137,7 @@ def test_a_program_that_is_ended_while_it_imports_says_so(
         process.send_signal(number)
         return True
 
-    status, printed = at_a_terminal([sys.executable, "-m", "minidist", "mutants"], end)
+    status, printed = at_a_terminal([sys.executable, "-m", "minidist.train"], end)
     assert status == 128 + number, repr(printed)
     assert (
         printed.replace("importing", "").split("\r\n").count(f"minidist: ended by signal {number} ({number.name})") == 1
