@@ -190,7 +190,7 @@ def draw(points: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def measure_all(most: int) -> list[dict[str, Any]]:
-    """Points of all series, up to so many ranks, and without those that may take too long."""
+    """Points of all series, up to this number of ranks, and without those that may take too long."""
     points = list[dict[str, Any]]()
     for name in SERIES:
         for n in (n for n in RANKS if n <= most):
