@@ -22,7 +22,7 @@ from minidist.__main__ import CHAPTERS
 from minidist.bench import recompute
 from minidist.bugs import checks as bug_checks
 from minidist.checkpoints import convert, inspect
-from minidist.claims import audit, counted, mutants, papers, reports
+from minidist.claims import audit, declared, mutants, papers, reports
 from minidist.classroom import course, release
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
@@ -113,7 +113,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         (allocator, "keep_freed_memory"),
         (bug_checks, "perform"),
         (reports, "count_here"),
-        (counted, "count_here"),
+        (declared, "count_here"),
         (mutants, "perform"),
     )
     checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))

@@ -1,18 +1,19 @@
 """How messages, bytes, time and memory of a rank grow with the number of ranks, next to what formulas promise.
 
-    python -m minidist.bench.growth                 1 to 1,024 ranks: the better part of an hour
-    python -m minidist.bench.growth --most 64       a few minutes
+    python -m minidist.bench.growth                 1 to 64 ranks: a few minutes
+    python -m minidist.bench.growth --most 1024     the better part of an hour
+    python -m minidist.bench.growth --table         measures nothing: the table and the picture of what is kept
 
 Each point is a run of a chapter in one process, one step of a tiny model. The batch grows with the ranks, or the
 sequence does (ring attention), or the number of experts. A point is the busiest rank, or the fullest. Time is the
-processor time of the whole process, its start included, divided by the ranks. Growth is kept in growth.json and drawn
-in growth.svg: marks are what was counted, lines are the formulas. Needs matplotlib.
+processor time of the whole process, its start included, divided by the ranks. Points replace those of as many ranks in
+growth.json; all of them are drawn in growth.svg and stand in README: marks are what was counted, lines are the
+formulas. What may take more than half an hour of processor time is left out, and the table says so. Needs matplotlib.
 """
 
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -27,9 +28,11 @@ from minidist.files import write_whole
 from minidist.papers import collectives, switch
 
 POINTS, PICTURE = Path(__file__).with_name("growth.json"), Path(__file__).with_name("growth.svg")
+README = Path(__file__).with_name("README.md")
 RANKS = (1, 4, 16, 64, 256, 1024)
+SECONDS = 1800  # of processor time: what may take longer is left out
 S, H, CONTEXT, FLATS = 4096, 16, 8, 3  # elements of the ring; width, positions, and Flats of the model
-SMALL = f"--steps 1 --layers 1 --width {H} --heads 2 --validate 0"
+SMALL = f"--steps 1 --layers 1 --width {H} --heads 2 --validate 0 --timeout 0"  # a thousand ranks may be silent long
 LADDER = f"{SMALL} --context {CONTEXT} --batch {{n}}"
 
 
@@ -38,6 +41,7 @@ class Series(NamedTuple):
 
     line: str  # of its chapter
     phases: tuple[str, ...]  # the messages that are meant; none: all
+    formulas: tuple[str, str]  # of messages and of bytes, in words
     messages: Callable[[int], int]  # the formula, of N
     nbytes: Callable[[int, Any], float]  # the formula, of N and what the report expects
     color: str
@@ -62,22 +66,32 @@ def around(n: int, report: Any) -> float:
 
 EXCHANGES = tuple(f"{way} {direction}" for way in ("dispatch", "combine") for direction in ("forward", "backward"))
 AROUND = ("keys and values forward", "keys and values backward", "gradients of keys and values")
+TWICE = "2·2Ψ(N-1)/N + 8(N-1)"
 SERIES = {
     "ring all-reduce": Series(
-        f"ring --size {S} --only 'all-reduce ring'", (), lambda n: 2 * (n - 1),
-        lambda n, report: 4 * max(collectives.ring_all_reduce(S, n).sent), DARK,
+        f"ring --size {S} --only 'all-reduce ring'", (), ("2(N-1)", "4·2S(N-1)/N"),
+        lambda n: 2 * (n - 1), lambda n, report: 4 * max(collectives.ring_all_reduce(S, n).sent), DARK,
     ),
-    "data parallelism": Series(f"data_parallel {LADDER}", (), lambda n: 2 * FLATS * (n - 1), promised, GREY),
-    "ZeRO-1": Series(f"zero1 {LADDER}", (), lambda n: (2 * FLATS + 1) * (n - 1), promised, BLUE),
-    "ZeRO-2": Series(f"zero2 {LADDER}", (), lambda n: (2 * FLATS + 1) * (n - 1), promised, ORANGE),
-    "ZeRO-3": Series(f"zero3 {LADDER}", (), lambda n: (3 * FLATS + 1) * (n - 1), promised, GREEN),
+    "data parallelism": Series(
+        f"data_parallel {LADDER}", (), ("2u(N-1)", "2·2Ψ(N-1)/N"), lambda n: 2 * FLATS * (n - 1), promised, GREY
+    ),
+    "ZeRO-1": Series(
+        f"zero1 {LADDER}", (), ("(2u+1)(N-1)", TWICE), lambda n: (2 * FLATS + 1) * (n - 1), promised, BLUE
+    ),
+    "ZeRO-2": Series(
+        f"zero2 {LADDER}", (), ("(2u+1)(N-1)", TWICE), lambda n: (2 * FLATS + 1) * (n - 1), promised, ORANGE
+    ),
+    "ZeRO-3": Series(
+        f"zero3 {LADDER}", (), ("(3u+1)(N-1)", "2·3Ψ(N-1)/N + 8(N-1)"),
+        lambda n: (3 * FLATS + 1) * (n - 1), promised, GREEN,
+    ),
     "expert all-to-all": Series(
-        f"expert_parallel {LADDER} --experts {{n}} --top 1 --capacity 1", EXCHANGES, lambda n: 4 * (n - 1), exchanged,
-        RED,
+        f"expert_parallel {LADDER} --experts {{n}} --top 1 --capacity 1", EXCHANGES, ("4(N-1)", "2·4h⌈c/N⌉(N-1)"),
+        lambda n: 4 * (n - 1), exchanged, RED,
     ),
     "ring attention": Series(
         f"context_parallel {SMALL} --context {{positions}} --batch 1 --positions contiguous", AROUND,
-        lambda n: 3 * (n - 1), around, PURPLE,
+        ("3(N-1)", "2·6ch(N-1)"), lambda n: 3 * (n - 1), around, PURPLE,
     ),
 }  # fmt: skip
 
@@ -101,13 +115,49 @@ def measure(name: str, n: int) -> dict[str, Any]:
     }
 
 
+def table(points: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table: a row for each series, with its formulas; for each number of ranks, what a rank sends, how long
+    it computes, and what it holds."""
+    counts = [n for n in RANKS if n > 1]
+    lines = [["a rank", "messages", "bytes", *(f"N = {number(n)}" for n in counts)], ["---"] * (3 + len(counts))]
+    for name, series in SERIES.items():
+        mine = {of["ranks"]: of for of in points if of["series"] == name}
+        cells = [cell(mine[n]) if n in mine else left_out(mine.get(n // 4)) for n in counts]
+        lines.append([name, *series.formulas, *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def cell(of: dict[str, Any]) -> str:
+    """Messages, bytes, milliseconds, and bytes held."""
+    held = f", {number(of['memory'])} B" if of["memory"] else ""
+    return f"{number(of['messages'])}, {number(of['bytes'])} B, {of['ms']:.0f} ms{held}"
+
+
+def seconds_after(of: dict[str, Any]) -> float:
+    """Processor time of four times the ranks, at most: each sends to, or meets, every other."""
+    return 16 * of["ms"] * of["ranks"] / 1e3
+
+
+def left_out(before: dict[str, Any] | None) -> str:
+    """If the point with a quarter of the ranks says that this one takes too long: how long."""
+    if before is None or seconds_after(before) <= SECONDS:
+        return ""
+    return f"left out: up to {seconds_after(before) / 60:.0f} minutes"
+
+
+def replace_table(readme: str, points: Sequence[dict[str, Any]]) -> str:
+    """README with its table of growth replaced by the one of these points."""
+    before, _, rest = readme.partition("| a rank |")
+    return before + table(points) + rest[rest.index("\n\n") + 1 :]
+
+
 def print_points(points: Sequence[dict[str, Any]]) -> None:
-    table = make_table(left=("",), right=("ranks", "messages", "formula", "bytes", "formula", "ms", "bytes held"))
+    rows = make_table(left=("",), right=("ranks", "messages", "formula", "bytes", "formula", "ms", "bytes held"))
     for i, of in enumerate(points):
         name = of["series"] if i == 0 or points[i - 1]["series"] != of["series"] else ""
         counts = (of["ranks"], of["messages"], of["promised messages"], of["bytes"], of["promised bytes"])
-        table.add_row(name, *map(number, counts), f"{of['ms']:.0f}", number(of["memory"]) if of["memory"] else "")
-    show("A rank, by the number of ranks: what it sends, how long it computes, what it holds", table)
+        rows.add_row(name, *map(number, counts), f"{of['ms']:.0f}", number(of["memory"]) if of["memory"] else "")
+    show("A rank, by the number of ranks: what it sends, how long it computes, what it holds", rows)
 
 
 def draw(points: Sequence[dict[str, Any]], path: Path) -> None:
@@ -139,9 +189,30 @@ def draw(points: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
+def measure_all(most: int) -> list[dict[str, Any]]:
+    """Points of all series, up to this number of ranks, and without those that may take too long."""
+    points = list[dict[str, Any]]()
+    for name in SERIES:
+        for n in (n for n in RANKS if n <= most):
+            if n > 1 and left_out(points[-1]):
+                print(f"{name}, N = {n}: {left_out(points[-1])}", file=sys.stderr, flush=True)
+                break
+            points.append(measure(name, n))
+            took = points[-1]["ms"] * n / 1e3
+            print(f"{name}, N = {n}: {took:.0f} s of processor time", file=sys.stderr, flush=True)
+    return points
+
+
+def merge(kept: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was kept, with what was measured now in place of the same points, in the order of the series."""
+    found = {(of["series"], of["ranks"]): of for of in (*kept, *measured)}
+    return [found[name, n] for name in SERIES for n in RANKS if (name, n) in found]
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     made = Parser("bench.growth", __doc__ or "")
-    made.add_argument("--most", type=at_least(1), metavar="N", default=RANKS[-1], help="measure up to N ranks")
+    made.add_argument("--most", type=at_least(1), metavar="N", default=64, help="measure up to N ranks (default: 64)")
+    made.add_argument("--table", action="store_true", help="measure nothing: table and picture of what is kept")
     options = made.parse_args(arguments)
     if not find_clone():
         raise UsageError(f"growth is kept in a clone: {how_to_make('setup')}")
@@ -149,16 +220,13 @@ def main(arguments: Sequence[str] = ()) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(f"drawing needs matplotlib: {how_to_install('lessons')}") from None
-    points = []
-    for name in SERIES:
-        for n in (n for n in RANKS if n <= options.most):
-            began = time.monotonic()
-            points.append(measure(name, n))
-            print(f"{name}, N = {n}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    measured = [] if options.table else measure_all(options.most)
+    points = merge(json.loads(POINTS.read_text(encoding="utf-8")), measured)
     write_whole(str(POINTS), (json.dumps(points, indent=1) + "\n").encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), points).encode())
     draw(points, PICTURE)
     print_points(points)
-    print(f"written: {POINTS}, {PICTURE}")
+    print(f"written: {POINTS}, {PICTURE}, {README}")
 
 
 if __name__ == "__main__":

@@ -5,25 +5,14 @@ laptop, bytes per parameter are counted on a small model, and multiplied by the 
 on 256 ranks and more a unit of the small model is not divided evenly, and each rank holds as much as any other.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
-from minidist.claims.declared import Job, gpipes, mixtures, models
-from minidist.claims.reports import count_here
-from minidist.papers import (
-    chimera,
-    context,
-    deepseek_v3,
-    dualpipe,
-    fsdp,
-    korthikanti,
-    ring_attention,
-    switch,
-    v_shapes,
-    zero,
-    zero_bubble,
-    zero_offload,
-)
+from minidist.claims import divided, staged
+from minidist.claims.declared import Job, gpipes, mixtures, models, report_on, sent
+from minidist.exchange.one_process import run_ranks
+from minidist.papers import fsdp, local_sgd, mixed_precision, parameter_server, zero, zero_offload
 from minidist.papers.figure import Figure
 
 MOST = 256  # ranks of a job that runs unless all are asked for
@@ -31,7 +20,7 @@ MOST = 256  # ranks of a job that runs unless all are asked for
 
 def run(job: Job) -> list[tuple[Figure, float]]:
     """Start its ranks, and read their report. Raises UsageError if they leave none."""
-    report = count_here(job.ranks, f"{job.line} --no-prove") if job.line else None
+    report = report_on(job.ranks, job.line) if job.line else None
     return [(figure, read(report)) for figure, read in job.gives]
 
 
@@ -75,6 +64,16 @@ def volume(report: dict[str, Any]) -> float:
     return moved / 2 / report["parameters"] * n / (n - 1)
 
 
+def times_less(report: dict[str, Any]) -> float:
+    """How many times less the fullest rank holds than one rank that divides nothing."""
+    return each(report_on(1, on_one_gpu().line)) / each(report)
+
+
+def more_sent(report: dict[str, Any]) -> float:
+    """Per cent that a rank sends in addition to what data parallelism sends."""
+    return 100 * (volume(report) / volume(report_on(report["ranks"], zero_on(report["ranks"], 0).line)) - 1)
+
+
 def zero_on(n: int, stage: int) -> Job:
     """Model states (table 1, figure 1), what fits (table 2) and what is sent (section 7) with one stage on n ranks."""
     gives = [(rows[n][stage - 1], states(zero.SIZES[model])) for model, rows in zero.TABLE_1.items() if stage]
@@ -84,6 +83,12 @@ def zero_on(n: int, stage: int) -> Job:
         for mp in zero.PRINTED_TABLE_2:
             cell = cells[f"MP = {mp}, {zero.STAGES[stage]}"]
             gives.append((cell, largest_model(mp, 1000 if cell.unit.startswith("T") else 1)))
+    if (stage, n) in zero.LESS:
+        gives.append((zero.LESS[stage, n], times_less))
+    if (stage, n) == (3, 64):
+        gives.append((zero.MORE_SENT, more_sent))
+    if (stage, n) == (3, 1024):
+        gives.append((zero.TRILLION[n], states(1e12)))
     small = SMALL if n <= 64 else SMALL.replace("64", "16")
     return Job(n, f"{CHAPTERS[stage]} --batch {n} {small}", gives)
 
@@ -94,7 +99,8 @@ def on_one_gpu() -> Job:
     gives = [(weights, states(zero.GPT_2, "parameters")), (everything, states(zero.GPT_2))]
     sizes = (8e9, 11e9, 17.2e9)
     gives += [(figure, states(size)) for figure, size in zip(zero_offload.STATES, sizes, strict=True)]
-    return Job(1, f"data_parallel --batch 1 {SMALL}", [*gives, (zero_offload.TABLE_1[()][0], each)])
+    gives += [(zero_offload.TABLE_1[()][0], each), (zero.TRILLION[1], states(1e9))]
+    return Job(1, f"data_parallel --batch 1 {SMALL}", gives)
 
 
 def offloaded() -> Job:
@@ -104,172 +110,83 @@ def offloaded() -> Job:
         below = sum(report["below"][0]["host"][kind] for kind in STATES)
         return 1 + below / elements(report) / each(report)
 
+    def moved(report: dict[str, Any]) -> float:
+        """Bytes between the rank's two memories, in M."""
+        kinds = [of for way in report["moved"][0].values() for of in way.values()]
+        return sum(of["bytes"] for of in kinds) / elements(report)
+
     held, less = zero_offload.TABLE_1["g16", "update super"]
-    return Job(1, f"offload --batch 1 {SMALL}", [(held, each), (less, times_less)])
+    gives = [(held, each), (less, times_less), (zero_offload.MOVED, moved)]
+    return Job(1, f"offload --batch 1 {SMALL}", gives)
 
 
 # ---- FSDP ------------------------------------------------------------------------------------------------------------
 
 # What full sharding sends, relative to data parallelism's 2Ψ (section 3.2.1).
-FSDP = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volume(report) / 2)])
+SHARDED = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volume(report) / 2)])
 
 
-# ---- Zero Bubble -----------------------------------------------------------------------------------------------------
+def hybrid() -> Job:
+    """16 ranks on hosts of 8: how many groups hold the parameters (figure 4), what a rank sends to other hosts (section
+    3.2.2), and its shard of the layer of figure 3."""
+
+    def shard(_: Any) -> float:
+        program = importlib.import_module("minidist.programs.fsdp")
+        return float(max(run_ranks(lambda comm: program.hold_linear(comm, 4, 3), 16)))
+
+    def groups(report: dict[str, Any]) -> float:
+        return float(sum(rank["parameters"] for rank in report["memory"]) / 2 / report["parameters"])
+
+    def across(report: dict[str, Any]) -> float:
+        return sent(report, "all-reduce across hosts") / 2 / report["parameters"]
+
+    line = f"fsdp --strategy hybrid_shard --ranks-per-host 8 --batch 16 {SMALL}"
+    return Job(16, line, [(fsdp.GROUPS, groups), (fsdp.ACROSS, across), (fsdp.LAYER, shard)])
 
 
-def bubble(model: str, m: int, schedule: str) -> Callable[[Any], float]:
-    """The bubble rate by the ranks' clocks."""
+# ---- fewer bytes, and more -------------------------------------------------------------------------------------------
 
-    def read(report: dict[str, Any]) -> float:
-        [row] = [row for row in report["rows"] if (row["model"], row["m"], row["schedule"]) == (model, m, schedule)]
-        return row["bubble"]
-
-    return read
+TINY = "--layers 1 --width 8 --heads 2 --context 4 --validate 0"
 
 
-def zero_bubble_on(p: int) -> Job:
-    """Table 5: the rows for p stages."""
-    rows = [row for row in zero_bubble.TABLE_5 if row.p == p]
-    gives = [(figure, bubble(row.model, row.m, schedule)) for row in rows for schedule, figure in row.bubble.items()]
-    return Job(p, "pipeline --zero-bubble-table", gives)
+def seldom() -> Job:
+    """DiLoCo's 8 workers and 500 steps: what data parallelism sends in as many, relative to what they send."""
+    workers, steps = local_sgd.WORKERS, local_sgd.EVERY
+
+    def less(report: dict[str, Any]) -> float:
+        step = report_on(workers, f"data_parallel --precision fp32 --batch {workers} --steps 1 {TINY}")
+        return report["steps"] * sent(step, "all-reduce gradients") / float(report["counted"][0]["sent"])
+
+    line = f"local_sgd --every {steps} --steps {steps} --batch {workers} {TINY}"
+    return Job(workers, line, [(local_sgd.LESS, less)])
 
 
-# ---- folded and crossed pipelines ------------------------------------------------------------------------------------
+def cached_keys() -> Job:
+    """The parameter server's keys and values, both of 8 bytes, to and from two workers in 100 steps."""
+
+    def nbytes(report: dict[str, Any]) -> float:
+        """What all ranks send, headers apart."""
+        sent = [of["bytes"] for phases in report["sent"] for phase, of in phases.items() if phase != "headers"]
+        return float(sum(sent))
+
+    def saved(report: dict[str, Any]) -> float:
+        return 100 * (1 - nbytes(report) / nbytes(report_on(3, line.format("list"))))
+
+    line = f"parameter_server --keys {{}} --precision fp64 --batch 4 --steps 100 {TINY}"
+    return Job(3, line.format("cached"), [(parameter_server.CACHED, saved)])
 
 
-def most_idle(report: dict[str, Any]) -> float:
-    """The idle time of the stage that idles most, between its first and its last work, in forwards."""
-    return max(rank["end"] - rank["start"] - rank["busy"] for rank in report["counted"])
+def master_copy() -> Job:
+    """Weights and their master copy. Moments take four bytes each with both precisions: what else the optimizer keeps
+    in mixed precision is the copy."""
 
+    def more(report: dict[str, Any]) -> float:
+        [mixed], [single] = report["memory"], report_on(1, line.format("fp32"))["memory"]
+        copy = mixed["optimizer"] - single["optimizer"]
+        return 100 * float((mixed["parameters"] + copy) / single["parameters"] - 1)
 
-def most_in_flight(report: dict[str, Any]) -> float:
-    """Micro-batches in flight, or chunks of them, on the fullest stage."""
-    return max(rank["in_flight"] for rank in report["counted"])
-
-
-def pipeline_on(p: int, schedule: str, gives: list[tuple[Figure, Callable[[Any], float]]]) -> Job:
-    """A schedule on p ranks, with 2p micro-batches: enough for every formula."""
-    model = f"--steps 1 --layers {2 * p} --width 8 --heads 2 --context 4 --batch {2 * p} -m {2 * p}"
-    return Job(p, f"pipeline --schedule {schedule} {model}", gives)
-
-
-def folded() -> list[Job]:
-    """Jobs for DeepSeek-V3's table 2, and for Zero Bubble's README, relative to 1F1B's 6(p-1) and 2p half stages."""
-    jobs = [
-        pipeline_on(p, schedule, [(bubble, most_idle), (held, most_in_flight)])
-        for (schedule, p), (bubble, held) in dualpipe.TABLE_2.items()
-    ]
-    for (schedule, p), figure in v_shapes.TABLE.items():
-        gives = [(figure, relative(most_idle, 6 * (p - 1)))]
-        if schedule == "zb-v":
-            gives.append((v_shapes.ZB_V_HOLDS, relative(most_in_flight, 2 * p)))
-        jobs.append(pipeline_on(p, schedule, gives))
-    return jobs
-
-
-def relative(count: Callable[[Any], float], to: int) -> Callable[[Any], float]:
-    return lambda report: count(report) / to
-
-
-def chimera_of(d: int) -> Job:
-    """Chimera's bubble on the clock alone, because in its table a backward takes as long as a forward."""
-    line = f"pipeline --draw chimera --pp {d} -m {d} --costs 1,0.5,0.5"
-    return Job(1, line, [(chimera.TABLE_2[d], lambda report: report["drawn"]["chimera"]["idle"])])
-
-
-# ---- activations -----------------------------------------------------------------------------------------------------
-
-
-def recomputed() -> Job:
-    """What selective recomputation saves on 8 ranks, of small layers with the papers' as/h: GPT-3's 16, and 12.8."""
-
-    def saved(s: int, h: int) -> Callable[[Any], float]:
-        small = f"--sequence-parallel --steps 1 --layers 1 --heads 8 --batch 1 --width {h} --context {s} --validate 0"
-
-        def kept(recompute: str) -> float:
-            report = count_here(8, f"tensor_parallel --recompute {recompute} {small}")
-            return float(report["counted"][0]["layer_activations_with_dropout"])
-
-        return lambda _: 100 * (1 - kept("selective") / kept("none"))
-
-    sizes = (32, 16), (64, 40)
-    return Job(8, "", [(figure, saved(*of)) for figure, of in zip(korthikanti.SAVED, sizes, strict=True)])
-
-
-# ---- mixtures of experts ---------------------------------------------------------------------------------------------
-
-
-def routed() -> Job:
-    """On 8 hosts of one rank each, with a limit of 4: the most hosts that a token goes to; and the balance loss, if all
-    experts have the same probability."""
-    small = "--steps 1 --layers 1 --width 16 --heads 2 --context 16 --batch 8"
-    line = f"expert_parallel --experts 64 --top 8 --ranks-per-host 1 --host-limit 4 {small}"
-
-    def most_hosts(report: Any) -> float:
-        return max(i + 1 for rank in report["counted"] for i, tokens in enumerate(rank["hosts"]) if tokens)
-
-    def for_nothing(report: Any) -> float:
-        return most_hosts(report) * deepseek_v3.NVLINK / deepseek_v3.INFINIBAND
-
-    uniform = switch.UNIFORM, lambda report: float(report["counted"][0]["uniform"])
-    return Job(8, line, [(deepseek_v3.MOST_HOSTS, most_hosts), (deepseek_v3.FREE_EXPERTS, for_nothing), uniform])
-
-
-# ---- context parallelism ---------------------------------------------------------------------------------------------
-
-LAYERS, BATCH, WIDTH, HEADS = 2, 2, 16, 4
-DIVIDED = f"--precision mixed --steps 1 --width {WIDTH} --heads {HEADS} --layers {LAYERS} --batch {BATCH}"
-
-
-def sent_in(report: Any, rank: int, *phases: str) -> float:
-    """Elements that a rank sends in these phases for one layer and one sequence; each has two bytes."""
-    return sum(float(report["sent"][rank][phase]["bytes"]) for phase in phases) / 2 / LAYERS / BATCH
-
-
-def ring_attention_on(n: int) -> Job:
-    """Table 2, by what the last of n ranks sends and computes in a step of the ring: its queries see all keys that
-    come. From some c on, a block's 4dc² operations take as long as to send its keys and values, 4cd bytes."""
-    c = 32
-
-    def nbytes(report: Any) -> float:
-        return 2 * sent_in(report, -1, "keys and values forward") / (n - 1)
-
-    def thousands(blocks: Callable[[float], float], flops: float, bandwidth: float) -> Callable[[Any], float]:
-        def read(report: Any) -> float:
-            pairs = sum(report["counted"][-1]["pairs"][1::n]) / LAYERS / BATCH
-            operations = 4 * WIDTH / HEADS * pairs  # a pair of query and key: two products of D
-            return blocks((nbytes(report) / c) / (operations / c**2) * flops / bandwidth / 1e3)
-
-        return read
-
-    gives: list[tuple[Figure, Callable[[Any], float]]] = [
-        (ring_attention.BLOCK_BYTES, lambda report: nbytes(report) / c / WIDTH)
-    ]
-    for device, (flops, bandwidth) in ring_attention.DEVICES.items():
-        block, sequence = (of for of in ring_attention.FIGURES if of.cell.startswith(f"{device}, "))
-        both = flops * 1e12, bandwidth * 1e9
-        gives.append((block, thousands(lambda c: c, *both)))
-        gives.append((sequence, thousands(ring_attention.tokens_held, *both)))
-    return Job(n, f"context_parallel --positions contiguous --context {n * c} {DIVIDED}", gives)
-
-
-def ulysses_on(p: int) -> list[Job]:
-    """What each of p ranks sends in a forward, by Ulysses and by Megatron-LM's sequence parallelism."""
-    s, of = 8 * p, context.ULYSSES
-
-    def volume(unit: float, *phases: str) -> Callable[[Any], float]:
-        return lambda report: sent_in(report, 0, *phases) * p / (p - 1) / unit
-
-    whole, before = s * WIDTH, "all-to-all before, forward"  # a rank has 3Nh/P of a message of 3Nh
-    exchanged = [
-        (of["before"], volume(whole / p, before)),
-        (of["both"], volume(whole / p, before, "all-to-all after, forward")),
-    ]
-    layers = volume(whole, "layers: all-gather forward", "layers: reduce-scatter forward")
-    return [
-        Job(p, f"context_parallel --scheme ulysses --context {s} {DIVIDED}", exchanged),
-        Job(p, f"tensor_parallel --sequence-parallel --context {s} {DIVIDED}", [(of["Megatron-LM"], layers)]),
-    ]
+    line = f"data_parallel --precision {{}} --batch 1 --steps 1 {TINY}"
+    return Job(1, line.format("mixed"), [(mixed_precision.MORE, more)])
 
 
 JOBS = [
@@ -278,15 +195,14 @@ JOBS = [
     *(zero_on(n, stage) for n in (256, 1024) for stage in (1, 2, 3)),
     on_one_gpu(),
     offloaded(),
-    FSDP,
-    *(zero_bubble_on(p) for p in (8, 16, 32)),
-    *folded(),
-    *map(chimera_of, chimera.TABLE_2),
+    SHARDED,
+    hybrid(),
+    seldom(),
+    cached_keys(),
+    master_copy(),
     models(),
     gpipes(),
-    recomputed(),
     mixtures(),
-    routed(),
-    ring_attention_on(4),
-    *ulysses_on(4),
+    *staged.JOBS,
+    *divided.JOBS,
 ]

@@ -2,9 +2,10 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from minidist.claims.reports import count_here
 from minidist.exchange.one_process import run_ranks
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
@@ -20,7 +21,17 @@ class Job(NamedTuple):
 
     ranks: int
     line: str
-    gives: list[tuple[Figure, Callable[[Any], float]]]
+    gives: Sequence[tuple[Figure, Callable[[Any], float]]]
+
+
+def report_on(ranks: int, line: str) -> Any:
+    """What a chapter reports of these ranks of one process. Raises UsageError if they leave no report."""
+    return count_here(ranks, f"{line} --no-prove")
+
+
+def sent(report: Any, phase: str, what: str = "bytes", rank: int = 0) -> float:
+    """Bytes, or messages, that a rank sends in a phase; 0 if there is none."""
+    return float(report["sent"][rank].get(phase, {what: 0})[what])
 
 
 def declared(scale: float, v: int, s: int, layers: int, h: int) -> Callable[[Any], float]:
@@ -52,15 +63,30 @@ def models() -> Job:
 
 def gpipes() -> Job:
     """The sizes of table 1's Transformers, summed over what their units declare, without learned positions and a last
-    norm, which they do not have."""
+    norm, which they do not have. And the memory of those on one accelerator, at the bytes per parameter that one rank
+    holds: like RMSProp, SGD with momentum keeps one number for each."""
+    scales = {"M parameters": 1e6, "B parameters": 1e9}
 
-    def size(layers: int, scale: float) -> Callable[[Any], float]:
+    def size(layers: int) -> int:
         units = gpt(GPTConfig(32_000, 1, layers, 16, 2048, tied=False))
         sizes = {parameter.name: parameter.size for unit in units for parameter in unit.parameters}
-        return lambda _: sum(n for name, n in sizes.items() if not name.startswith(("wpe.", "head.norm."))) / scale
+        return sum(n for name, n in sizes.items() if not name.startswith(("wpe.", "head.norm.")))
 
-    scales = {"M parameters": 1e6, "B parameters": 1e9}
-    return Job(1, "", [(figure, size(layers, scales[figure.unit])) for layers, figure in gpipe.SIZES.items()])
+    def sized(layers: int, scale: float) -> Callable[[Any], float]:
+        return lambda _: size(layers) / scale
+
+    def memory(layers: int) -> Callable[[Any], float]:
+        def read(report: Any) -> float:
+            [held] = report["memory"]
+            each = sum(held[kind] for kind in ("parameters", "gradients", "optimizer")) / report["parameters"]
+            return float(each * size(layers) / 2**30)
+
+        return read
+
+    gives = [(figure, sized(layers, scales[figure.unit])) for layers, figure in gpipe.SIZES.items()]
+    gives += [(held, memory(layers)) for layers, (_, held) in zip((3, 13), gpipe.TABLE_1, strict=False)]
+    line = "data_parallel --precision fp32 --optimizer sgd --steps 1 --layers 1 --width 16 --context 4 --validate 0"
+    return Job(1, f"{line} --batch 1", gives)
 
 
 @functools.cache

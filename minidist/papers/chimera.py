@@ -36,4 +36,29 @@ TABLE_2 = {
     )
     for d in (4, 8, 16, 32)
 }  # fmt: skip
-FIGURES = list(TABLE_2.values())
+D = 8  # stages, and micro-batches, with which the rest of table 2 is filled in
+
+
+def _row(scheme: str, **cells: str) -> dict[str, Figure]:
+    """A row of table 2: its bubble; weights, in those of a stage, M_θ; and micro-batches held, M_a."""
+    units = {"weights": "M_θ", "activations": "M_a"}
+    return {
+        what: Figure(
+            "Chimera Table 2", f"{scheme}, D = N = {D}, {what.replace('_', ', ')}", printed,
+            units.get(what.partition("_")[0], ""), "counted", None,
+            decimals(len(printed.partition(".")[2])), "a second source",
+        )
+        for what, printed in cells.items()
+    }  # fmt: skip
+
+
+OTHERS = {  # by minidist's names of the schedules
+    "pipedream": _row(
+        "PipeDream", weights_least="1", weights_most=str(D), activations_least="1", activations_most=str(D)
+    ),
+    "2bw": _row("PipeDream-2BW", weights="2", activations_least="1", activations_most=str(D)),
+    "gpipe": _row("GPipe", bubble="0.4667", weights="1", activations_most=str(D)),  # (D-1)/(N+D-1)
+    "1f1b": _row("DAPPLE", bubble="0.4667", weights="1", activations_least="1", activations_most=str(D)),
+    "chimera": _row("Chimera", weights="2", activations_least=str(D // 2 + 1), activations_most=str(D)),
+}
+FIGURES = [*TABLE_2.values(), *(figure for row in OTHERS.values() for figure in row.values())]

@@ -49,4 +49,8 @@ TABLE_2 = {
     **_table_2("zb-h1", "ZB1P", "(PP-1)(F+B-2W)", "PP"),
     **_table_2("dualpipe", "DualPipe", "(PP/2-1)(F&B+B-3W)", "PP+1"),
 }
-FIGURES = [figure for row in TABLE_2.values() for figure in row]
+PARAMETERS = {
+    schedule: Figure("DSV3 Table 2", f"{name}, parameters", printed, "Ψ", "all ranks' / Ψ", None, format_whole)
+    for schedule, name, printed in (("1f1b", "1F1B", "1"), ("zb-h1", "ZB1P", "1"), ("dualpipe", "DualPipe", "2"))
+}
+FIGURES = [*PARAMETERS.values(), *(figure for row in TABLE_2.values() for figure in row)]

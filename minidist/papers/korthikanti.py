@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from minidist.papers import ptd
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, decimals, from_rounded
+from minidist.papers.figure import Figure, decimals, format_whole, from_rounded
 
 
 def layer_activations(
@@ -218,7 +218,38 @@ SAVED = [
     )
     for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
 ]
+
+
+def _kept(cell: str, printed: str, unit: str, formula: str) -> Figure:
+    """A number in a formula of table 2, as far as that is what ranks keep: bytes of a layer. They also keep 16sb of
+    means, deviations and log-sum-exps, which the paper leaves out: h is large enough that this is lost in rounding."""
+    return Figure("Korthikanti Table 2", cell, printed, unit, formula, None, decimals(0))
+
+
+TABLE_2 = {
+    "one rank": _kept("no parallelism", "34", "sbh", "selective/sbh"),
+    "core": _kept("no parallelism, attention's core", "5", "as²b", "(all - selective)/as²b"),
+    "whole": _kept("tensor parallel, not divided", "10", "sbh", "selective - divided/t"),
+    "divided": _kept("tensor parallel, divided", "24", "sbh/t", "(t = 1 - t = 8)·8/7"),
+    "sequence": _kept("sequence parallel, selective", "34", "sbh/t", "selective·t/sbh"),
+    "full": _kept("full recomputation", "2", "sbh", "full/sbh"),
+}
+CALLS = {
+    what: Figure("Korthikanti §4.2.2", cell, "4", "", "calls of a layer", None, format_whole)
+    for what, cell in (
+        ("all-reduce", "tensor parallel, all-reduces"),
+        ("all-gather", "sequence parallel, all-gathers"),
+        ("reduce-scatter", "sequence parallel, reduce-scatters"),
+    )
+}
+TIMES_LESS = Figure(  # the abstract's "5x", of the models with 5as/h = 64
+    "Korthikanti, abstract", "530B and 1T, less activation memory", "5", "times", "(10+24/t+5as/ht)/(34/t)", None,
+    decimals(0),
+)  # fmt: skip
 FIGURES = [
+    TIMES_LESS,
+    *CALLS.values(),
+    *TABLE_2.values(),
     *SAVED,
     *(
         Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", extra_flops(model), decimals(1),

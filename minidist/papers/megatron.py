@@ -65,7 +65,14 @@ def _model(printed: str, h: int, layers: int) -> SizedModel:
 
 TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304, 64), _model("8.3", 3072, 72)]
 
+OPERATIONS = Figure("Megatron-LM Fig. 4", "communication operations in a layer", "4", "", "calls", None, format_whole)
+LOSS = Figure(  # the paper has b·s for the fused loss; its maximum, the target's logit and a sum are one of these each
+    "Megatron-LM's code", "all-reduces of the loss", "3", "", "calls", None, format_whole, evidence="code"
+)
+
 FIGURES = [
+    OPERATIONS,
+    LOSS,
     Figure(
         "Megatron-LM",
         "padded vocabulary",

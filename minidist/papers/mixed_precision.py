@@ -8,6 +8,8 @@ section 3.1). The other two keep everything in one format.
 
 from typing import NamedTuple
 
+from minidist.papers.figure import Figure, decimals
+
 
 class Bytes(NamedTuple):
     """Bytes of one element."""
@@ -29,3 +31,12 @@ BYTES = {
     "fp64": Bytes(8, 8, 0, 8),
 }
 MOMENTS = {"adamw": 2, "sgd": 1, "plain sgd": 0}  # Adam's two (Kingma & Ba, algorithm 1); SGD's momentum, or none
+
+
+# ---- what they print -------------------------------------------------------------------------------------------------
+
+MORE = Figure(
+    "Micikevicius §3.1", "weights and their master copy, more memory", "50", "%", "(2 + 4)/4 - 1", None, decimals(0),
+    "a second source",
+)  # fmt: skip
+FIGURES = [MORE]

@@ -166,7 +166,10 @@ def _training(model: str, printed: str, tokens: float, parameters: float, gpus: 
 
 GPT_3 = _size("PTD Table 2", "GPT-3", "174.6", 96, 12288)
 
+TENSOR = Figure("PTD §3.2", "tensor parallelism, a layer", "8", "bsh", "sent·t/(t-1)", None, decimals(0))
+
 FIGURES = [
+    TENSOR,
     *(figure for row in TABLE_1 for figure in (row.size, row.rate, row.share, row.together)),
     GPT_3,
     *(figure for run in TABLE_2_RUNS for figure in (run.rate, run.days)),

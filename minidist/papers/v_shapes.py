@@ -5,6 +5,8 @@ A stage has two chunks. Times are those of a chunk: F, B and W take one each, an
 rounds: a half, a third. What follows is exact for the patterns in `minidist/pp/folded.py`.
 """
 
+from collections.abc import Callable
+
 from minidist.papers.figure import Figure, decimals, format_whole
 
 
@@ -51,4 +53,28 @@ TABLE = {
 ZB_V_HOLDS = Figure(
     "ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", None, format_whole, "code"
 )
-FIGURES = [*TABLE.values(), ZB_V_HOLDS]
+
+
+def _relative(name: str, p: int, what: str, printed: str, rounded: Callable[[float], str] = format_whole) -> Figure:
+    """A row of the README's tables, relative to 1F1B. It rounds: a stage of ZB2P holds 2p - 1."""
+    return Figure("ZB README", f"{name}, p = {p}, {what}", printed, "times 1F1B's", f"{what} / 1F1B's", None, rounded,
+                  "code")  # fmt: skip
+
+
+ZERO_BUBBLE = {  # p = 8: bubble and activations
+    "zb-h1": (_relative("ZB1P", 8, "bubble", "0.33", decimals(2)), _relative("ZB1P", 8, "activations", "1")),
+    "zb-h2": (_relative("ZB2P", 8, "bubble", "0.00", decimals(2)), _relative("ZB2P", 8, "activations", "2")),
+}
+SENT = {  # the pipeline's communication volume
+    ("zb-h1", 8): _relative("ZB1P", 8, "communication", "1"),
+    ("zb-h2", 8): _relative("ZB2P", 8, "communication", "1"),
+    ("zb-v", 8): _relative("ZB-V", 8, "communication", "2"),
+    ("v-half", 9): _relative("V-Half", 9, "communication", "2"),
+    ("v-min", 9): _relative("V-Min", 9, "communication", "2"),
+}
+FIGURES = [
+    *TABLE.values(),
+    ZB_V_HOLDS,
+    *(figure for pair in ZERO_BUBBLE.values() for figure in pair),
+    *SENT.values(),
+]

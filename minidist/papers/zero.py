@@ -214,9 +214,33 @@ VOLUMES = [  # in Ψ, of any N: what N ranks send, times N/(N-1)
     for stage, printed in enumerate(("2", "2", "2", "3"))
 ]
 
+# Section 1: how many times less stages 1 to 3 hold, "4x" and "8x" if N is large; and "50% increase in communication".
+LESS = {
+    (stage, n): Figure(
+        "ZeRO §1", f"{STAGES[stage]}, N = {n}, memory reduction", printed, "times", formula, None, decimals(0)
+    )
+    for stage, n, printed, formula in (
+        (1, 256, "4", "16Ψ/(4Ψ + 12Ψ/N)"), (2, 256, "8", "16Ψ/(2Ψ + 14Ψ/N)"), (3, 64, "64", "16Ψ/(16Ψ/N)"),
+    )
+}  # fmt: skip
+MORE_SENT = Figure("ZeRO §1", "P_os+g+p, more communication", "50", "%", "3Ψ/2Ψ - 1", None, decimals(0))
+TRILLION = {  # model states of 10¹² parameters
+    1: Figure("ZeRO §1", "1T, model states", "16", "TB", "16Ψ", None, decimals(0)),
+    1024: Figure("ZeRO §1", "1T, N = 1024, model states", "16", "GB", "16Ψ/N", None, decimals(0)),
+}
+
+# Section 8, for each layer that runs again, in elements sent by each of t ranks, times t/(t-1).
+BLOCK = Figure("ZeRO §8", "Megatron-LM, a block", "12", "bsh", "sent·t/(t-1)", None, decimals(0))
+BLOCK_P_A = Figure("ZeRO §8", "P_a, in addition", "1", "bsh", "sent·t/(t-1)", None, decimals(0))
+
 FIGURES = [
+    *LESS.values(),
+    MORE_SENT,
+    *TRILLION.values(),
     *EXAMPLES,
     *VOLUMES,
+    BLOCK,
+    BLOCK_P_A,
     *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row),
     *FIGURE_1,
     *TABLE_2,

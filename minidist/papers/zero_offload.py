@@ -68,6 +68,10 @@ STATES = [
 
 L2L = Figure("ZeRO-Offload §6.2.2", "what L2L moves", "7", "times", "28M / 4M", 28 / LEAST, decimals(0), SOURCE)
 
+MOVED = Figure(
+    "ZeRO-Offload §3.3", "moved in a step, at least", "4", "M", "2M down + 2M up", LEAST, decimals(0), SOURCE
+)
+
 LATENCY = [  # of an update on the authors' machine
     Figure("ZeRO-Offload Table 4", f"{size}B: {what}", printed, "s", "measured", None, decimals(2), SOURCE)
     for size, row in {
@@ -76,4 +80,4 @@ LATENCY = [  # of an update on the authors' machine
     for what, printed in zip(("CPU-Adam", "PyTorch, CPU", "PyTorch, GPU"), row, strict=True)
 ]  # fmt: skip
 
-FIGURES = [*(figure for row in TABLE_1.values() for figure in row), *STATES, L2L, *LATENCY]
+FIGURES = [*(figure for row in TABLE_1.values() for figure in row), *STATES, L2L, MOVED, *LATENCY]

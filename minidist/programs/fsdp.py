@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from minidist import UsageError, command, fsdp
 from minidist.claims import fsdp as papers
 from minidist.claims.activations import peak_of_layers
@@ -13,10 +15,12 @@ from minidist.cli.options import Parser, at_least
 from minidist.cp import claims as positions
 from minidist.cp.claims import check_context
 from minidist.data_parallel import DataParallel
+from minidist.engine import Settings
 from minidist.ep import claims as experts
 from minidist.ep.options import add_division, check_division, choose_ep
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
+from minidist.nn.layers import Linear, Unit
 from minidist.parallel3d import grid
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
@@ -117,6 +121,15 @@ def claims(run: Run) -> list[Claim]:
         others += [*experts.all_to_alls(run, shares), *experts.exchanges(run, shares), *experts.routing(run)]
         added += experts.bytes_sent(run, shares)
     return [*papers.claims(run, held, blocks, added), *others]
+
+
+def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
+    """Elements of a linear layer that this rank holds, if all ranks divide it: the paper's figure 3."""
+    unit = Unit()
+    unit.name = "linear"
+    unit.own([Linear(unit.name, inputs, outputs, bias=True)])
+    engine = fsdp.FSDP([unit], Settings(), comm)
+    return engine.device.peak["parameters"] / np.dtype(engine.precision.stored).itemsize
 
 
 def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:

@@ -1,6 +1,7 @@
 """What grows with the ranks: each series counts what its formula gives, and the kept points are of today's series."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -25,3 +26,30 @@ def test_the_kept_points_are_of_todays_series() -> None:
         )
         assert point["bytes"] == point["promised bytes"]
     assert growth.PICTURE.read_text().startswith("<?xml")
+    readme = growth.README.read_text(encoding="utf-8")
+    assert growth.table(points) in readme
+    assert growth.replace_table(readme, points) == readme
+
+
+def point(name: str, n: int, ms: float) -> dict[str, Any]:
+    return {"series": name, "ranks": n, "messages": n, "bytes": 2 * n, "ms": ms, "memory": 3 * n}
+
+
+def test_what_would_take_too_long_is_left_out_and_the_table_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All-to-all on 64 ranks took two minutes: 256 may take half an hour, and some seconds more."""
+    monkeypatch.setattr(growth, "measure", lambda name, n: point(name, n, 1880 if "all-to-all" in name else 1))
+    points = growth.measure_all(256)
+    assert [of["ranks"] for of in points if of["series"] == "expert all-to-all"] == [1, 4, 16, 64]
+    assert [of["ranks"] for of in points if of["series"] == "ZeRO-3"] == [1, 4, 16, 64, 256]
+    [row] = [line for line in growth.table(points).splitlines() if "all-to-all" in line]
+    assert row.endswith("| 64, 128 B, 1880 ms, 192 B | left out: up to 32 minutes |  |")
+    assert growth.table(points).count("left out") == 1
+
+
+def test_a_short_run_keeps_the_points_of_more_ranks() -> None:
+    kept = [point("ZeRO-3", 64, 1), point("ZeRO-3", 1024, 1)]
+    assert growth.merge(kept, [point("ring all-reduce", 4, 2), point("ZeRO-3", 64, 2)]) == [
+        point("ring all-reduce", 4, 2),
+        point("ZeRO-3", 64, 2),
+        point("ZeRO-3", 1024, 1),
+    ]

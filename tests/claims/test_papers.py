@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from minidist import UsageError
-from minidist.claims import counted, papers, reports
+from minidist.claims import counted, declared, divided, papers, reports, staged
+from minidist.data_parallel import DataParallel
+from minidist.fsdp import FSDP
 from minidist.papers import llama3, zero
 
 
@@ -43,7 +45,7 @@ def test_a_number_that_does_not_come_out_is_status_1(monkeypatch: pytest.MonkeyP
 
 def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On few ranks; `python -m minidist papers --run` takes the papers' own numbers of them, to 64."""
-    monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.FSDP, counted.zero_bubble_on(8)])
+    monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.SHARDED, staged.zero_bubble_on(8)])
     file = tmp_path / "figures.json"
     assert papers.main(["--run", "--json", str(file)]) == 0
     rows = [row for row in json.loads(file.read_text())["figures"] if row["counted"] is not None]
@@ -69,7 +71,92 @@ def test_every_job_gives_figures_that_are_declared_and_no_figure_comes_twice() -
     given = [id(figure) for job in counted.JOBS for figure, _ in job.gives]
     assert len(given) == len(set(given))
     assert set(given) <= {id(figure) for paper in papers.library().values() for figure in paper.figures}
-    assert len(given) >= 210
+    assert sum(len(job.gives) for job in counted.JOBS if job.ranks <= counted.MOST) >= 250
+
+
+def find(schedule: str) -> declared.Job:
+    """The job of 8 stages by this schedule."""
+    [job] = [job for job in staged.folded() if job.ranks == 8 and f"--schedule {schedule} " in job.line]
+    return job
+
+
+ONE_LAYER = "--steps 1 --validate 0 --width 16 --heads 4 --layers 1 --batch 8"
+OTHERS = {  # what is counted on other ranks: a job, the line of another program, and cells that it does not give
+    "stage 1 is not 3": (counted.zero_on(64, 3), counted.zero_on(64, 1).line, ["reduction", "more communication"]),
+    "parameters on the host": (
+        counted.offloaded(), f"offload --zero 3 --parameters host --batch 1 {counted.SMALL}", ["moved in a step"],
+    ),
+    "one group": (counted.hybrid(), f"fsdp --batch 16 {counted.SMALL}", ["groups", "other hosts"]),
+    "every 10th of 20 steps": (
+        counted.seldom(), f"local_sgd --every 10 --steps 20 --batch 8 {counted.TINY}", ["communication"],
+    ),
+    "keys each time": (counted.cached_keys(), counted.cached_keys().line.replace("cached", "list"), ["keys"]),
+    "no copy": (counted.master_copy(), counted.master_copy().line.replace("mixed", "fp32"), ["master copy"]),
+    "two moments": (
+        counted.gpipes(), counted.gpipes().line.replace("sgd", "adamw"), ["Transformer-3, its", "Transformer-13, its"],
+    ),
+    "reduce-scatter": (
+        divided.divided_layers()[0], divided.divided_layers()[1].line,
+        ["operations", "parallel, all-reduces", "parallelism, a layer"],
+    ),
+    "all-reduce": (divided.divided_layers()[1], divided.divided_layers()[0].line, ["all-gathers", "reduce-scatters"]),
+    "nothing runs again": (
+        divided.checkpoints_on(16)[0],
+        divided.checkpoints_on(16)[0].line.replace("zero_r --tp 16 --zero 0", "tensor_parallel"),
+        ["a block", "P_a"],
+    ),
+    "any host": (
+        divided.routed(), divided.routed().line.replace(" --host-limit 4", ""), ["nodes of a token", "cost of 8"],
+    ),
+    "a whole sequence on each rank": (
+        divided.longer_on(8), f"data_parallel {ONE_LAYER} --context 16", ["3B", "7B", "13B"],
+    ),
+    "all forwards first": (
+        find("zb-h1"), staged.pipeline_on(8, "gpipe").line, ["ZB1P, p = 8, bubble", "ZB1P, p = 8, activations"],
+    ),
+    "a straight pipeline": (
+        find("zb-v"), staged.pipeline_on(8, "1f1b").line, ["communication", "bubble"],
+    ),
+    "one copy": (
+        find("dualpipe"), staged.pipeline_on(8, "1f1b").line, ["bubble", "activations", "parameters"],
+    ),
+    "a flush": (staged.compared("pipedream"), staged.compared("1f1b").line, ["weights, most"]),
+    "one version": (staged.compared("2bw"), staged.compared("1f1b").line, ["weights"]),
+    "all in flight": (staged.compared("1f1b"), staged.compared("gpipe").line, ["activations, least"]),
+    "one direction": (staged.compared("chimera"), staged.compared("1f1b").line, ["weights", "activations, least"]),
+    "one at a time": (staged.compared("gpipe"), staged.compared("gpipe").line.replace("gpipe", "naive"), ["bubble"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_program_does_not_give_the_figure(name: str) -> None:
+    """Its own program does (unless the paper disagrees with itself); what else holds, sends or idles does not."""
+    job, line, cells = OTHERS[name]
+    for figure, value in counted.run(job):
+        assert figure.agrees(value) != bool(figure.differs), figure.cell
+    of_another = dict.fromkeys(cells, 0)
+    for figure, value in counted.run(job._replace(line=line)):
+        for cell in cells:
+            if figure.cell.endswith(cell) or cell in figure.cell:
+                assert not figure.agrees(value), figure.cell
+                of_another[cell] += 1
+    assert all(of_another.values())
+
+
+def test_a_layer_that_keeps_a_quarter_more_gives_no_number_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, kept = divided.divided_layers()[2], divided.kept
+    assert all(figure.agrees(value) for figure, value in counted.run(job))
+    monkeypatch.setattr(divided, "kept", lambda ranks, options: 1.25 * kept(ranks, options))
+    assert not any(figure.agrees(value) for figure, value in counted.run(job))
+
+
+def test_a_layer_that_is_not_divided_gives_no_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 3 of FSDP: 15 parameters on 16 ranks are one for each; a rank that holds all of them has 15."""
+    [(figure, value)] = [(figure, read(None)) for figure, read in counted.hybrid().gives if "linear" in figure.cell]
+    assert figure.agrees(value)
+    monkeypatch.setattr(FSDP, "allocate", DataParallel.allocate)
+    [again] = [read(None) for figure, read in counted.hybrid().gives if "linear" in figure.cell]
+    assert again > value
 
 
 def test_models_as_they_are_declared_have_the_printed_sizes() -> None:
@@ -84,11 +171,11 @@ def test_models_as_they_are_declared_have_the_printed_sizes() -> None:
 
 def test_what_does_not_need_many_ranks_agrees() -> None:
     """A paper that contradicts itself is not made to agree: 8 times less than 16 bytes are 2, where 4 is printed."""
-    for job in (counted.on_one_gpu(), counted.offloaded(), counted.recomputed(), counted.gpipes()):
+    for job in (counted.on_one_gpu(), counted.offloaded(), divided.recomputed(), counted.gpipes()):
         for figure, value in counted.run(job):
             assert figure.agrees(value) != bool(figure.differs), figure.cell
-    [(_, held), (_, less)] = counted.run(counted.offloaded())
-    assert (held, less) == (2, 8)
+    [(_, held), (_, less), (_, moved)] = counted.run(counted.offloaded())
+    assert (held, less, moved) == (2, 8, 4)
 
 
 @pytest.mark.parametrize(("stage", "expected"), [(1, 4 + 12 / 48), (2, 2 + 14 / 48), (3, 16 / 48)])
