@@ -25,3 +25,10 @@ def test_the_kept_points_are_of_todays_series() -> None:
         )
         assert point["bytes"] == point["promised bytes"]
     assert growth.PICTURE.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("name", [name for name in growth.SERIES if name != "ring all-reduce"])
+def test_its_time_is_that_of_a_step_alone(name: str) -> None:
+    """A proof would be among the seconds of 64 ranks, but not of more."""
+    report = growth.count_here(3, growth.SERIES[name].line.format(n=3, positions=3 * growth.CONTEXT))
+    assert not [claim for claim in report["claims"] if claim["claim"].startswith("proof")]
