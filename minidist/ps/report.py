@@ -89,7 +89,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun], proof
 
 
 def print_proofs(outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> None:
-    """What was proved, or why nothing was, and of which trainings."""
+    """The trainings that were proved, and how; or why none was."""
     names = {outcome.plan.name: proof for outcome, proof in zip(outcomes, proofs, strict=True) if proof}
     agree = [name for name, proof in names.items() if not proof.differs]
     if agree:
