@@ -122,12 +122,20 @@ def test_a_run_proves_itself(n: int, line: str) -> None:
     check(on_threads(n, line))
 
 
-@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4, 8))])
-def test_and_over_mpi(n: int) -> None:
+def cases_of(n: int) -> list[str]:
+    return [line for ranks, line in CASES if ranks == n]
+
+
+@pytest.mark.parametrize(
+    ("n", "lines"),
+    [
+        pytest.param(2, shard_of_this_run(cases_of(2), 6), id="2, some"),
+        *(pytest.param(n, cases_of(n), id=f"{n}, all", marks=pytest.mark.slow) for n in RANKS),
+    ],
+)
+def test_and_over_mpi(n: int, lines: list[str]) -> None:
     """In one job, which starts MPI once."""
-    parts = {2: 6, 8: 4}.get(n, 1)  # eight ranks share the cores of a small machine
-    lines = shard_of_this_run([line for of, line in CASES if of == n], parts)
-    found = launch("jobs.proofs:prove_all", n, lines, timeout=400).values[0]
+    found = launch("jobs.proofs:prove_all", n, lines, timeout=900).values[0]
     assert found.keys() == {*lines}
     for of_line in found.values():
         check(of_line)

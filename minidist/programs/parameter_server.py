@@ -164,9 +164,9 @@ def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
     if comm.rank == 0:
         report.say_at_start(job, plan)
     plans = [parameter_server.consistent(plan, *asked) for asked in report.trainings(plan.options)]
-    job.proof = prove_servers(comm, job, plans[0])
+    proofs = [prove_servers(comm, job, each) for each in plans]
     outcomes = [outcome for each in plans if (outcome := parameter_server.train_once(comm, job, each, start))]
-    return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)
+    return comm.broadcast_object(report.report(job, whole, outcomes, proofs) if comm.rank == 0 else None)
 
 
 CHAPTER = Program(

@@ -10,7 +10,7 @@ import numpy as np
 
 from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
-from minidist.claims.proof import print_proof, proof_claims
+from minidist.claims.proof import Proof, print_proof, proof_claims
 from minidist.claims.run import Run
 from minidist.claims.screen import print_claims, print_summary
 from minidist.cli.paths import say_written, write_json
@@ -47,23 +47,23 @@ def say_at_start(job: command.Job, plan: Plan) -> None:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> int:
-    """Validate, print, save; returns the exit status."""
+def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> int:
+    """Validate, print, save; returns the exit status. proofs: of each training."""
     runs, checked = [], []
-    for outcome in outcomes:
+    for outcome, proof in zip(outcomes, proofs, strict=True):
         whole.write(outcome)
         runs.append(make_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
-        checked.append(claims(outcome) if outcome.losses else [])
-    if outcomes[0].losses:  # of several trainings, the first is proved
-        checked[0] += proof_claims(job.proof, outcomes[0].losses, job.options.precision)
+        proved = proof_claims(proof, outcome.losses, job.options.precision)
+        checked.append([*claims(outcome), *proved] if outcome.losses else [])
     options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
         with suppress(BrokenPipeError):  # the reader (head, less) has left
             if options.staleness_sweep and outcomes[0].losses:
                 print_sweep(outcomes, runs)
+                print_proofs(outcomes, proofs)
             else:
                 print_summary(runs[0])
-                print_proof(job.proof)
+                print_proof(proofs[0])
                 print_one(outcomes[0])
             print_promises(checked)
     documents = [
@@ -86,6 +86,16 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> in
         tokens = generate(units, weights, options.sample, options.context, options.seed)
         print("\nThe model writes:\n" + job.corpus.decode(tokens))
     return 0 if all(claim.holds for made in checked for claim in made) else 1
+
+
+def print_proofs(outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> None:
+    """The trainings that were proved, and how; or why none was."""
+    names = {outcome.plan.name: proof for outcome, proof in zip(outcomes, proofs, strict=True) if proof}
+    agree = [name for name, proof in names.items() if not proof.differs]
+    if agree:
+        print()
+        print_proof(names[agree[0]])
+        print(f"                of {', '.join(agree)}")
 
 
 def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: float) -> Run:

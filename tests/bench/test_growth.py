@@ -53,3 +53,10 @@ def test_a_short_run_keeps_the_points_of_more_ranks() -> None:
         point("ZeRO-3", 64, 2),
         point("ZeRO-3", 1024, 1),
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in growth.SERIES if name != "ring all-reduce"])
+def test_its_time_is_that_of_a_step_alone(name: str) -> None:
+    """A proof would be among the seconds of 64 ranks, but not of more."""
+    report = growth.count_here(3, growth.SERIES[name].line.format(n=3, positions=3 * growth.CONTEXT))
+    assert not [claim for claim in report["claims"] if claim["claim"].startswith("proof")]

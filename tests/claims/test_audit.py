@@ -10,9 +10,11 @@ import pytest
 
 from minidist import UsageError, data
 from minidist.claims import audit, reports
+from minidist.exchange.one_process import run_ranks
 from minidist.launch.launcher import find_mpiexec, is_open_mpi
 from minidist.mpi.comm import Ledger
-from minidist.programs.chapter import Chapter, find_all
+from minidist.mpi.rank import AUDIT, run_rank
+from minidist.programs.chapter import Chapter, find, find_all
 
 LIBRARY = """\
 # POINT TO POINT
@@ -72,6 +74,16 @@ def test_every_line_is_possible_on_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
         for n in (chapter.ranks or (3, 4)) if isinstance(chapter, Chapter) else ():
             for options in audit.list_lines({name: chapter}).get(name, {}).values():
                 chapter.job(audit.fill_line(name, options, n).split()[1:], n)
+
+
+def test_what_a_proof_sends_is_in_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the library sees from the first message to the last."""
+    chapter, line = find("zero1"), f"{audit.SMALL} --layers 1".format(n=2, width=16, batch=4).split()
+    monkeypatch.setenv(AUDIT, str(tmp_path))
+    run_ranks(lambda comm: run_rank(comm, chapter.work, lambda comm: chapter.prepared(line, comm)), 2)
+    for rank in range(2):
+        written = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert any(kind == "payload" and phase == "proof" and sent for (kind, phase, *_), sent in written)
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
     assert found[name]["status"] == 0
     assert found[name]["holds"]
     assert found[name]["claims"] >= 6
+    assert found[name]["proved"] == [f"proof: {what}" for what in ("losses", "norms", "parameters", "first loss")]
 
 
 def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:

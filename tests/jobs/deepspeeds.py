@@ -77,6 +77,7 @@ def everything(comm: Any, configs: dict[str, Any], lines: dict[str, list[str]], 
             "status": status,
             "holds": all(claim["holds"] for claim in report.get("claims", [])),
             "claims": len(report.get("claims", [])),
+            "proved": [claim["claim"] for claim in report.get("claims", []) if claim["claim"].startswith("proof")],
         }
     return found
 
