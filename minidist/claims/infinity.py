@@ -8,11 +8,10 @@ import numpy as np
 
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, of_data_axis
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
 from minidist.claims.published import count_agreeing
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.paths import write_json
 from minidist.cli.tables import make_table, mark, number, show
@@ -33,14 +32,6 @@ def claims(run: Run) -> list[Claim]:
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
     held = [*memory_claims(run), *passing, whole_layers_peak(run)]
     return [*held, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What a run will need of each rank's device."""
-    stage, n, p = asked.options.zero, asked.ranks, asked.bytes.stored
-    psi, largest = asked.model.parameters(n), max(asked.model.units(n)) / n
-    states = zero.ModelStates(2 * p * largest if stage == 3 else p * psi, p * psi if stage == 1 else 0, 0)
-    return of_data_axis(stage, lambda asked: states)(asked)
 
 
 def memory_claims(run: Run) -> list[Claim]:

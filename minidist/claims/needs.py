@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
 from minidist.claims.run import Asked
-from minidist.claims.zero import constant_buffer_size
 from minidist.cli.tables import number
 from minidist.papers import chen, megatron, zero
-from minidist.papers.collectives import chunk_sizes
 
 
 class Place(NamedTuple):
@@ -40,6 +38,11 @@ class Needs(NamedTuple):
     total: float
     without: Sequence[str] = ()
 
+    def but(self, **kinds: float) -> "Needs":
+        """The same with other bytes of some kinds."""
+        more = sum(nbytes - self.kinds[kind] for kind, nbytes in kinds.items())
+        return self._replace(kinds=self.kinds | kinds, total=self.total + more)
+
 
 class Moment(NamedTuple):
     """What is held at a moment of a step, in addition to model states."""
@@ -50,26 +53,6 @@ class Moment(NamedTuple):
 
 
 Estimate = Callable[[Asked], list[Needs]]
-
-
-def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | None = None) -> Estimate:
-    """The estimate for data parallelism (stage 0) and ZeRO's stages: the model is whole on every rank, or divided among
-    all. on_device: the model states that stay on the device, if the others are elsewhere."""
-
-    def needs(asked: Asked) -> list[Needs]:
-        o, n, p = asked.options, asked.ranks, asked.bytes.stored
-        embedding, layer, *_, head = asked.model.units(n)
-        everything = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
-        states = on_device(asked) if on_device else everything
-        rows, both = chunk_sizes(o.batch // o.accumulate, n), embedding if asked.model.tied else 0
-        buffer = constant_buffer_size(asked)
-        return at_places(
-            asked,
-            1,
-            [Place(states, Share(b, o.layers), embedding, layer, head, both, stage, buffer=buffer) for b in rows],
-        )
-
-    return needs
 
 
 def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[str] = ()) -> list[Needs]:

@@ -2,7 +2,6 @@
 why this partition is optimal."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, of_data_axis
 from minidist.claims.run import Asked, Run
 from minidist.memory.partition import best, partitions
 from minidist.papers import chen, zero_offload
@@ -45,23 +44,6 @@ def largest_part(run: Run) -> int:
     """Elements of the largest Flat: a unit, or with --persist the part that is divided, or the other part."""
     units, divided = run.model.units(run.ranks), run.model.divided(run.ranks)
     return max(max(part, whole - part if run.model.apart else 0) for whole, part in zip(units, divided, strict=True))
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
-    stage = asked.options.zero
-    away: tuple[str, ...] = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
-    up = {}  # if the parameters' shards are on the host: the largest one, while it is gathered
-    if below(asked):
-        away += ("parameters",)
-        up = {"parameters": asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks}
-    return [
-        need._replace(
-            kinds={**need.kinds, **dict.fromkeys(away, 0.0), **up},
-            total=need.total - sum(need.kinds[kind] for kind in away) + sum(up.values()),
-        )
-        for need in of_data_axis(stage)(asked)
-    ]
 
 
 def link_claims(run: Run) -> list[Claim]:

@@ -49,6 +49,8 @@ class Asked:
         """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then context,
         pipeline and data. The layout is asked only for sizes, so that claims fail if it numbers ranks differently."""
         at = self.layout
+        if at.replicas:  # PipeDream: those of the first stage come first
+            return [Place(0, 0, stage, 0, 0) for stage, workers in enumerate(at.replicas) for _ in range(workers)]
         return [Place(*place) for place in itertools.product(*map(range, (at.hosts, at.shard, at.pp, at.cp, at.tp)))]
 
     @property
@@ -61,6 +63,16 @@ class Asked:
         """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
         divides = self.chapter == "context_parallel" or self.layout.cp > 1
         return str(self.options.scheme) if divides else None
+
+    @property
+    def zero(self) -> int:
+        """The stage of ZeRO; 0: every rank has all model states of its part of the model."""
+        return int(vars(self.options).get("zero", {"zero1": 1, "zero2": 2, "zero3": 3}.get(self.chapter, 0)))
+
+    @property
+    def staged(self) -> bool:
+        """Whether a schedule's stages divide the units, even if there is just one."""
+        return self.layout.pp > 1 or self.chapter == "pipeline"
 
     @property
     def passes(self) -> int:

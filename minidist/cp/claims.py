@@ -10,7 +10,6 @@ from minidist import UsageError
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import Blocks
-from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
@@ -76,7 +75,10 @@ def kv_heads_of(options: Options) -> int:
 def parts_of(run: Asked, sequences: int) -> list[Part]:
     """Each rank's part of this number of sequences."""
     o, n = run.options, run.layout.cp
-    rows, sizes = chunk_sizes(sequences, run.layout.dp), context.sizes(o.context, n, o.positions)
+    rows, sizes = (
+        chunk_sizes(sequences, run.layout.dp),
+        context.sizes(o.context, n, o.positions) if n > 1 else [o.context],
+    )
     heads = chunk_sizes(kv_heads_of(o) // run.layout.tp, n)
     return [
         Part(rows[share], sizes, place.context, heads) for share, place in zip(run.data_shares, run.places, strict=True)
@@ -90,17 +92,6 @@ def depth_of(run: Asked) -> int:
 def group_of(run: Asked) -> int:
     """G: query heads to a key/value head."""
     return int(run.options.heads // kv_heads_of(run.options))
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: all have the whole model, or divide it, and work on a part of each sequence."""
-    o, n, p = asked.options, asked.ranks, asked.bytes.stored
-    embedding, layer, *_, head = asked.model.units(n)
-    states = zero.model_states(asked.model.parameters(n), n, o.zero, p, p, asked.optimizer_bytes)
-    both = embedding if asked.model.tied else 0
-    shares = [Share(part.b, o.layers, length=part.c) for part in parts_of(asked, o.batch // o.accumulate)]
-    places = [Place(states, share, embedding, layer, head, both, o.zero) for share in shares]
-    return at_places(asked, 1, places, ["keys and values on their way"])
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 from minidist.claims import experts
 from minidist.claims.activations import Share, count_forwards, keep_after_forward, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.cli.tables import make_table, say, show
 from minidist.command import Job
@@ -95,22 +94,6 @@ def activations(run: Run, shares: Sequence[Share]) -> list[Claim]:
     if o.capacity is not None:
         made.append(peak_of_layers(run, t, shares))
     return made
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: its experts, and its share of everything else or all of it."""
-    o, n, copies = asked.options, asked.ranks, experts.copies(asked)
-    p, k = asked.bytes.stored, asked.optimizer_bytes
-    embedding, layer, *_, head = dense_units(asked)
-    both, places = embedding if asked.model.tied else 0, []
-    for rank, share in enumerate(shares_of(asked)):
-        routed = expert_units(asked, rank)
-        each = [
-            zero.model_states(sum(of), by, o.zero, p, p, k) for of, by in ((dense_units(asked), n), (routed, copies))
-        ]
-        states = zero.ModelStates(*(sum(getattr(of, kind) for of in each) for kind in STATES))
-        places.append(Place(states, share, embedding, layer + routed[0], head, both, o.zero))
-    return at_places(asked, 1, places, ["rows beyond the mean of all experts"] * (o.capacity is None))
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

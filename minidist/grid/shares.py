@@ -10,8 +10,9 @@ from minidist.claims.activations import Share
 from minidist.claims.experts import Stored
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked
+from minidist.claims.zero import constant_buffer_size
 from minidist.cp.claims import parts_of
-from minidist.papers import chen, models, zero
+from minidist.papers import chen, models, pipelines, zero
 from minidist.pp import needs as pipeline
 from minidist.pp.shaped import stage_parts
 
@@ -28,35 +29,33 @@ def rank_stages(run: Asked) -> list[int]:
 
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
-    return [
-        [unit for part in stage_parts(run.layout, run.places[rank].pipeline + 1) for unit in part]
-        for rank in range(run.ranks)
-    ]
+    return [[unit for chunk in chunks_of(run, stage) for unit in chunk] for stage in rank_stages(run)]
 
 
-def shares_of(run: Asked) -> list[Share]:
-    """The share of a micro-batch that each rank works on."""
-    options, head = run.options, run.options.layers + 1
-    parts = parts_of(run, options.batch // run.layout.micro_batches)
-    ends_again = run.layout.pp > 1 and options.recompute == "full"
-    return [
-        Share(
-            parts[rank].b,
-            len({*own} - {0, head}),
-            0 in own,
-            head in own,
-            sum(chen.runs_again(options.recompute, n) for n in blocks_of(run, stage)),
-            ends_again,
-            parts[rank].c if run.layout.cp > 1 else None,
-        )
-        for rank, (own, stage) in enumerate(zip(own_units(run), rank_stages(run), strict=True))
-    ]
+def chunks_of(run: Asked, stage: int) -> list[range]:
+    """The units of each chunk of a stage, from 1. Without a pipeline, there is one, with all units."""
+    return stage_parts(run.layout, stage) if run.layout.parts else [range(run.options.layers + 2)]
+
+
+def shares_of(run: Asked, through: bool = False) -> list[Share]:
+    """The share of a micro-batch that each rank works on. through: in a cross, of the chunk that it goes through, not
+    of both that the rank has."""
+    options, head, found = run.options, run.options.layers + 1, []
+    ends_again = run.staged and options.recompute == "full"
+    for part, stage in zip(parts_of(run, options.batch // options.accumulate), rank_stages(run), strict=True):
+        chunks = chunks_of(run, stage)
+        if through and run.layout.schedule in pipelines.CROSSED and run.staged:
+            chunks = chunks[:1]
+        own = {unit for chunk in chunks for unit in chunk}
+        again = sum(chen.runs_again(options.recompute, len({*chunk} - {0, head})) for chunk in chunks)
+        length = part.c if run.scheme else None
+        found.append(Share(part.b, len(own - {0, head}), 0 in own, head in own, again, ends_again, length))
+    return found
 
 
 def blocks_of(run: Asked, stage: int) -> list[int]:
     """The number of layers in each chunk of a stage."""
-    head = run.options.layers + 1
-    return [len({*part} - {0, head}) for part in stage_parts(run.layout, stage)]
+    return [len({*chunk} - {0, run.options.layers + 1}) for chunk in chunks_of(run, stage)]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
@@ -71,9 +70,11 @@ def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
         return [Stored(models.padded(size, g), g) for size in ((cut, whole) if run.layout.tp > 1 else (cut + whole,))]
 
     found = {unit: stored_as(*sizes[unit]) for unit in own}
+    if run.model.apart:  # what persists (DeepSpeed) is padded apart from the rest of its unit
+        found = {unit: [Stored(run.model.units(g)[unit], g)] for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:
         found[0] = stored_as(*sizes[0])[:1]
-    if options.experts:
+    if run.model.experts:
         routed = experts.stored(run)[rank]
         found |= {unit: [*of, routed] for unit, of in found.items() if 1 <= unit <= options.layers}
     return found
@@ -93,7 +94,7 @@ def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
     """Bytes of model states of what is stored: G ranks divide it, or the ranks with the same experts."""
     p, k = run.bytes.stored, run.optimizer_bytes
     alike = Counter(held).items()  # layers are alike
-    each = [(n, zero.model_states(of.size, of.among, run.options.zero, p, p, k)) for of, n in alike]
+    each = [(n, zero.model_states(of.size, of.among, run.zero, p, p, k)) for of, n in alike]
     return zero.ModelStates(
         *(sum(n * getattr(of, kind) for n, of in each) for kind in ("parameters", "gradients", "optimizer"))
     )
@@ -105,22 +106,31 @@ def letters(run: Asked) -> tuple[str, str]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: its part of every layer of its stage, divided by ZeRO's stage."""
+    """What each rank will need: its part of every layer of its stage, divided by ZeRO's stage. A chapter has one of the
+    axes; the others have one rank."""
     o, head = asked.options, asked.options.layers + 1
     places = []
-    for rank, (share, stage) in enumerate(zip(shares_of(asked), rank_stages(asked), strict=True)):
-        of_unit = flats(asked, rank)
+    for rank, share in enumerate(shares_of(asked, through=True)):
+        of_unit, stage = flats(asked, rank), rank_stages(asked)[rank]
         reads = {unit: sum(each.size for each in of) for unit, of in of_unit.items()}
         layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
         tied = asked.model.tied and share.head
         both = of_unit[0][0].size if tied and share.embedding else 0  # the embedding's first Flat has the matrix
-        own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
-        states = states_of(asked, rank)
-        embedding = reads[0] if share.embedding else 0
-        flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
-        starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
-        places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    without = [*pipeline.list_unpredicted(asked)] if asked.layout.pp > 1 else []
-    without += ["keys and values on their way"] * (asked.layout.cp > 1)
-    without += ["rows beyond the mean of all experts"] * (o.experts > 0 and o.capacity is None)
+        places.append(
+            Place(
+                states_of(asked, rank),
+                share,
+                embedding=reads[0] if share.embedding else 0,
+                layer=layer,
+                head=reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0),
+                both=both,
+                stage=asked.zero,
+                in_flight=pipeline.most_in_flight(asked, stage) if asked.staged else 1,
+                starts_with_layer=1 <= chunks_of(asked, stage)[0][0] <= o.layers,  # in every shape, chunk 0's
+                buffer=constant_buffer_size(asked),
+            )
+        )
+    without = [*pipeline.list_unpredicted(asked)] if asked.staged else []
+    without += ["keys and values on their way"] * (asked.scheme is not None)
+    without += ["rows beyond the mean of all experts"] * (asked.model.experts > 0 and o.capacity is None)
     return at_places(asked, asked.layout.tp, places, without)

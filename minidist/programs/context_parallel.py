@@ -12,11 +12,12 @@ from minidist.claims.run import Asked
 from minidist.cli.options import Parser, at_least
 from minidist.cli.paths import write_json, write_output
 from minidist.context_parallel import ContextAttention
-from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, needs, print_closing
+from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, print_closing
 from minidist.cp.compare import Row, draw, in_context, print_rows
 from minidist.cp.watch import Unwatched, Watch
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
+from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm

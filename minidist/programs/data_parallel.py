@@ -3,10 +3,10 @@
 from minidist import data_parallel
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
+from minidist.grid.shares import needs
 from minidist.programs.chapter import Chapter
 
 
@@ -45,6 +45,6 @@ CHAPTER = Chapter(
     make=lambda job, comm: data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.options.reduce),
     add_options=add_options,
     claims=claims,
-    needs=of_data_axis(0),
+    needs=needs,
     cases={"ring": "--reduce ring", "server": "--reduce server"},
 )

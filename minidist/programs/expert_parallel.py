@@ -14,6 +14,7 @@ from minidist.ep import claims
 from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_copies, limit_hosts
+from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -169,7 +170,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims.claims,
     closing=print_closing,
-    needs=claims.needs,
+    needs=needs,
     perform=perform,
     cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"},
 )

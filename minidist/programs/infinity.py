@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import UsageError, command, infinity, unix
-from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
+from minidist.claims.infinity import bandwidth_table, claims, print_closing
+from minidist.claims.needs import Needs
+from minidist.claims.run import Asked
 from minidist.cli.options import Parser, memory_size, path_name
 from minidist.cli.paths import check_room
 from minidist.engine import Settings
+from minidist.grid import shares
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
@@ -63,6 +66,14 @@ def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
             ways = infinity.fetch_shards, infinity.fetch_from_owner
             return bandwidth_table(comm, folder, *ways, job.options.json)
         return chapter.train(comm, job, chapter.driver(comm, job))
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What a run will need of each rank's device: of stage 3's parameters two shards, of the largest unit."""
+    p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
+    parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
+    states = {"parameters": parameters, "gradients": p * psi if asked.zero == 1 else 0, "optimizer": 0}
+    return [need.but(**states) for need in shares.needs(asked)]
 
 
 CHAPTER = Chapter(

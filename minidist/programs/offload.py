@@ -7,11 +7,13 @@ from typing import Any
 from minidist import UsageError, checkpoint, command, offload
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
-from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
+from minidist.claims.needs import Needs
+from minidist.claims.offload import below, link_claims, memory_claims, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
+from minidist.grid import shares
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
@@ -79,6 +81,14 @@ def serial(job: command.Job) -> Serial:
         return Delayed(small.units, small.settings, lambda k, flat: max(k // m - 1, 0))
 
     return Serial(make, steps=3, plain=False, options={"delayed_update": 0})
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
+    on_host = {"optimizer": 0.0} if asked.zero == 1 else {"gradients": 0.0, "optimizer": 0.0}
+    if below(asked):  # the largest shard, while it is gathered
+        on_host["parameters"] = asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks
+    return [need.but(**on_host) for need in shares.needs(asked)]
 
 
 CHAPTER = Chapter(

@@ -12,6 +12,7 @@ from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least, within
 from minidist.cli.paths import check_writable
 from minidist.command import Job, Options
+from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -22,7 +23,6 @@ from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, few_micro_batches, fit
-from minidist.pp.needs import needs
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Delayed, Serial

@@ -6,9 +6,10 @@ from typing import Any
 from minidist import command, tensor_parallel
 from minidist.claims.published import print_activations_closing
 from minidist.cli.options import Parser
+from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.programs.chapter import Chapter
-from minidist.tp.claims import check_tensor, claims, count_with_dropout, needs
+from minidist.tp.claims import check_tensor, claims, count_with_dropout
 
 
 def add_options(parser: Parser) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import UsageError, command, train
-from minidist.claims.needs import of_data_axis
 from minidist.cli.options import Parser
 from minidist.engine import Engine
 from minidist.ep.options import add_mixture, check_mixture
+from minidist.grid.shares import needs
 from minidist.mpi import environment
 from minidist.programs.chapter import Chapter
 
@@ -29,7 +29,7 @@ CHAPTER = Chapter(
     prepare=prepare,
     serial=lambda job: None,
     claims=lambda run: [],  # nothing is shared
-    needs=of_data_axis(0),
+    needs=needs,
     needs_no_ranks=lambda arguments: True,
     cases={},
 )

@@ -3,9 +3,9 @@
 from minidist import zero1
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.grid.shares import needs
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
 
@@ -21,5 +21,5 @@ CHAPTER = Chapter(
     make=lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm),
     add_options=add_bucket_size,
     claims=claims,
-    needs=of_data_axis(1),
+    needs=needs,
 )

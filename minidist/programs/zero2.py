@@ -3,9 +3,9 @@
 from minidist import zero2
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
+from minidist.grid.shares import needs
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
 
@@ -21,6 +21,6 @@ CHAPTER = Chapter(
     make=lambda job, comm: zero2.ZeRO2(job.units, job.settings, comm),
     add_options=add_bucket_size,
     claims=claims,
-    needs=of_data_axis(2),
+    needs=needs,
     cases={"": "--accumulate 2"},
 )

@@ -6,10 +6,11 @@ from typing import Any
 from minidist import UsageError, command, zero3
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Needs, of_data_axis
+from minidist.claims.needs import Needs
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
+from minidist.grid import shares
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
 from minidist.zr.limits import Limits, limited
@@ -54,14 +55,11 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """ZeRO's needs, and in addition the parameters that stay on every rank."""
+    """What every layout needs, and in addition the parameters that stay on every rank."""
     more = asked.bytes.stored * asked.model.persistent(asked.ranks)
     without = ("what is gathered ahead",) if asked.options.ahead else ()
     return [
-        need._replace(
-            kinds=need.kinds | {"parameters": need.kinds["parameters"] + more}, total=need.total + more, without=without
-        )
-        for need in of_data_axis(3)(asked)
+        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in shares.needs(asked)
     ]
 
 

@@ -15,9 +15,8 @@ from minidist.claims.activations import (
     peak_of_layers,
 )
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
-from minidist.papers import chen, megatron, models, zero
+from minidist.papers import chen, megatron, models
 from minidist.papers.collectives import ring_all_reduce
 
 if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
@@ -54,18 +53,6 @@ def claims(run: Run) -> list[Claim]:
         *(volume.claim(run) for volume in volumes),
         *total_claims(run, volumes, beside),
     ]
-
-
-def needs(asked: Asked) -> list[Needs]:
-    """What each of t ranks will need: all work on the whole batch, each on its part of every unit."""
-    o, t = asked.options, asked.ranks
-    p, k = asked.bytes.stored, asked.optimizer_bytes
-    places = []
-    for units in asked.model.cut_and_whole(t):
-        states = zero.model_states(sum(map(sum, units)), 1, 0, p, p, k)
-        share = Share(o.batch // o.accumulate, o.layers)
-        places.append(Place(states, share, sum(units[0]), sum(units[1]), sum(units[-1])))
-    return at_places(asked, t, places)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
