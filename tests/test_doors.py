@@ -50,7 +50,7 @@ def possible(line: str, ranks: int) -> bool:
 
 
 EVERY = list(lines())
-HERE = shard_of_this_run(EVERY, 8)
+HERE = shard_of_this_run(EVERY, 16)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import pytest
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
+from sampling import shard_of_this_run
 
 SMALL = "--steps 2 --warmup 1 --lr 0.01 --precision fp64 --layers 1 --validate 1 --json -"
 OF_BATCH = "--width 16 --heads 2 --context 4 --batch {n}"
@@ -39,9 +40,14 @@ def report(name: str, line: str, n: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-@pytest.mark.parametrize("n", [64, pytest.param(256, marks=pytest.mark.slow)])
-def test_many_ranks_train_as_one(name: str, n: int) -> None:
+EVERY = [(n, name) for n in (64, 256) for name in CHAPTERS]
+IN_EVERY_RUN = shard_of_this_run([of for of in EVERY if of[0] == 64], 4)
+
+
+@pytest.mark.parametrize(
+    ("n", "name"), [pytest.param(*of, marks=[pytest.mark.slow] * (of not in IN_EVERY_RUN)) for of in EVERY]
+)
+def test_many_ranks_train_as_one(n: int, name: str) -> None:
     line = f"{SMALL} {CHAPTERS[name].format(n=n, twice=2 * n)}"
     alone = report("expert_parallel" if name == "expert_parallel" else "train", line, 1)
     together = report(name, line, n)

@@ -11,6 +11,7 @@ from minidist import UsageError, data, train
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
+from sampling import shard_of_this_run
 
 SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"
 
@@ -28,7 +29,11 @@ def perform(name: str, line: str, n: int) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("name", [name for name, chapter in find_all().items() if chapter.trains])
+TRAIN = [name for name, chapter in find_all().items() if chapter.trains]
+SOME = shard_of_this_run(TRAIN, 4)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME)) for name in TRAIN])
 def test_every_chapter_trains_without_validation(name: str) -> None:
     """Its claims hold: what validation alone would hold and send is not promised either."""
     for case in find(name).cases.values():

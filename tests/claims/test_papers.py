@@ -12,6 +12,7 @@ from minidist.claims import counted, declared, divided, papers, reports, staged
 from minidist.data_parallel import DataParallel
 from minidist.fsdp import FSDP
 from minidist.papers import llama3, zero
+from sampling import shard_of_this_run
 
 
 def test_every_paper_with_figures_is_listed_and_all_numbers_add_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +129,10 @@ OTHERS = {  # what is counted on other ranks: a job, the line of another program
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHERS)
+SOME = shard_of_this_run([*OTHERS], 5)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME)) for name in OTHERS])
 def test_another_program_does_not_give_the_figure(name: str) -> None:
     """Its own program does (unless the paper disagrees with itself); what else holds, sends or idles does not."""
     job, line, cells = OTHERS[name]
