@@ -39,10 +39,10 @@ class Axes:
     """An engine's place on axes other than the data axis, if there are any: tensor, pipeline, or both."""
 
     norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that hold other parts of the model
-    stages: Comm | None = None  # ranks that hold other units
+    others: Comm | None = None  # ranks that hold other units (stages), or other experts
     rows: Comm | None = None  # ranks that share the batch, if more ranks do so than divide the model states
     span: Span | None = None  # this rank's positions, if ranks divide the sequences
-    speaks: bool = True  # whether this rank adds the loss: only one of a tensor-parallel group does
+    counts_loss: bool = True  # whether this rank adds the loss: only one of a tensor-parallel group does
 
 
 class DataParallel(Engine):
@@ -85,7 +85,7 @@ class DataParallel(Engine):
         return self.axes.span and replace(self.axes.span, length=length)
 
     def loss_share(self, loss: float) -> float:
-        return loss if self.axes.speaks else 0.0
+        return loss if self.axes.counts_loss else 0.0
 
     def reduce(self, flat: Flat) -> None:
         """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
@@ -136,10 +136,10 @@ class DataParallel(Engine):
 
     @property
     def holds_a_stage(self) -> bool:  # type: ignore[override]
-        return self.axes.stages is not None
+        return self.axes.others is not None
 
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
-        everyone = self.axes.stages.gather_object(named) if self.axes.stages else [named]
+        everyone = self.axes.others.gather_object(named) if self.axes.others else [named]
         return {name: array for stage in everyone or [] for name, array in stage.items()}
 
 

@@ -230,7 +230,7 @@ def expert_parallel(
     group = Group(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
     divided = split(units, group)
     share_experts(divided, copies)
-    return LADDER[zero](divided, settings, comm, Axes(stages=experts))
+    return LADDER[zero](divided, settings, comm, Axes(others=experts))
 
 
 if __name__ == "__main__":

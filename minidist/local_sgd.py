@@ -40,7 +40,7 @@ class LocalSGD(DataParallel):
         self.every, self.lr, self.momentum = every, lr, momentum
         self.outer: dict[Flat, tuple[Array, Array]] = {}  # θ after the last averaging, and v
         if (lr, momentum) != (1.0, 0.0):
-            hold = partial(self.device.hold, "stash")
+            hold = partial(self.device.hold, "outer")
             self.outer = {flat: (hold(flat.master.copy()), hold(0 * flat.master)) for flat in self.flats}  # (padded,)
 
     # ---- H steps alone ----------------------------------------------------------------------------------------------

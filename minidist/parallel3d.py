@@ -96,7 +96,7 @@ def grid(
 
     parts = mesh.along("shard", "pipeline", "context") if layout.ep > 1 else pipe  # ranks that hold other parameters
     stages = parts if parts.size > 1 else None
-    axes = Axes(norm_over, stages=stages, rows=data, span=span, speaks=tensor.rank == 0)
+    axes = Axes(norm_over, others=stages, rows=data, span=span, counts_loss=tensor.rank == 0)
     engine = (build or LADDER[zero])(units, settings, shard, axes)
     cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine

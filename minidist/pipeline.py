@@ -250,7 +250,7 @@ def pipeline_of(
     sizes = stages, settings.accumulate, len(parts) // stages, steps, replicas, contiguous
     at = SCHEDULES[schedule].places(*sizes)[pipe.rank]
     stage = stage_of(units, pipe, parts, at)
-    axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
+    axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, others=pipe)  # without a flush each has its own
     share = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns
     return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps, drain)
 

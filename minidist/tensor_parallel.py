@@ -244,7 +244,7 @@ def tensor_parallel(
 ) -> DataParallel:
     """All ranks work on the whole batch: each is alone on the data axis."""
     group = Group(comm, settings.precision.stored, sequence)
-    axes = Axes(norm_over={"tensor norm": comm}, speaks=comm.rank == 0)
+    axes = Axes(norm_over={"tensor norm": comm}, counts_loss=comm.rank == 0)
     return DataParallel(split(units, group, gather_logits), settings, comm.split(comm.rank), axes)
 
 

@@ -131,7 +131,7 @@ def zero_r(
     axes = Axes()
     if layout.tp > 1:
         units = split(units, Group(tensor, settings.precision.stored, sequence))
-        axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
+        axes = Axes({"tensor norm": tensor}, counts_loss=tensor.rank == 0)
     engine = LADDER[zero](units, settings, data, axes)
     if activations != "device" or not scattered:  # otherwise each stays where it was made
         # With sequence parallelism each rank's input already covers its own positions only.

@@ -165,6 +165,7 @@ def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
         "gradients": shapes.stored * psi // (n if stage >= 2 else 1),
         "optimizer": shapes.optimizer * psi // (n if stage >= 1 else 1),
         "stash": 0,
+        "outer": 0,
         "persistent": 0,
         "gathered": shapes.stored * together if stage >= 3 else 0,
         "bucket": shapes.stored * together if stage >= 2 else 0,

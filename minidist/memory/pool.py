@@ -30,6 +30,7 @@ KINDS = (  # in the order in which they are drawn and listed
     "gradients",  # likewise
     "optimizer",  # its state: the master copy, if there is one, and moments
     "stash",  # older versions of the parameters
+    "outer",  # DiLoCo: the parameters after the last averaging, and the outer momentum
     "persistent",  # whole parameters that stay gathered
     "gathered",  # parameters of whole units, from shards
     "bucket",  # gradients of whole units, to become shards

@@ -50,7 +50,7 @@ def claims(run: Run) -> list[Claim]:
     formula = f"{2 * wide}Ψ" if outer else "0"
     return [
         *memory_claims(run, stage=0),
-        on_each_rank("DiLoCo §2", "outer optimizer", formula, outer, run.memory_of("stash"), "bytes"),
+        on_each_rank("DiLoCo §2", "outer optimizer", formula, outer, run.memory_of("outer"), "bytes"),
         on_each_rank("Stich §1", "sent, in T steps", f"⌈T/H⌉·{wide}·2Ψ(N-1)/N", volume, sent, "bytes"),
     ]
 
