@@ -27,7 +27,7 @@ ASKED = (
     *("softmax_backward", "adamw"),
 )
 # What a submission cannot import.
-HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.attend", "minidist.nn.tensor", "minidist.nn.optim")
+HIDDEN = ("answers", "given", "minidist.nn.ops", "minidist.nn.attend", "minidist.nn.tensor", "minidist.nn.optim")
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 PRECISE = 1e-9  # of what was computed from the same numbers in another order
 WITHOUT_EPS = 1e-4  # what layer norm's ε changes

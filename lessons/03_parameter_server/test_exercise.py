@@ -21,7 +21,7 @@ from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submissio
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")
-HIDDEN = ("given", "minidist.parameter_server")  # what ranks cannot import
+HIDDEN = ("answers", "given", "minidist.parameter_server")  # what ranks cannot import
 
 HEADER = 16  # bytes
 SHAPES = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers

@@ -20,7 +20,7 @@ from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("rows", "send_bucket", "reduce", "sum_over_axes")
-given = functions("given", METHODS, of="DataParallel")
+given = functions("answers", METHODS, of="DataParallel")
 
 
 def make(

@@ -19,6 +19,7 @@ import pytest
 from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import distinct, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.parts import by_rank
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, share, training
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
@@ -26,7 +27,7 @@ from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 Array = np.ndarray
 METHODS = ("rows", "send_bucket", "reduce", "sum_over_axes")
 ASKED = ("train_step", *(f"DataParallel.{name}" for name in METHODS))
-HIDDEN = ("minidist.data_parallel", "given")  # what ranks cannot import
+HIDDEN = ("minidist.data_parallel", "answers", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 PHASE = "all-reduce gradients"
 SMALL = {"vocabulary": 17, "context": 8, "layers": 2, "heads": 1, "width": 3, "tied": False}
@@ -500,18 +501,15 @@ def test_reduce(submission: Submission) -> None:
 @pytest.mark.points(1, "sum_over_axes: the last bucket leaves, if there is one")
 def test_sum_over_axes(submission: Submission) -> None:
     cases = [small(submission, 2, f", {len(w)} Flats waiting", waiting=w) for w in ([1, 0], [])]
-    for run, outcomes in zip(cases, submission.run("send_last", cases, of("sum_over_axes")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            if isinstance(outcome.value, int):
-                lose(f"On {run.label}: rank {rank} sends a bucket of nothing. Perhaps none waits: ask first.")
-            for unit, found in enumerate(outcome.value):
-                waits = unit in run.arguments["waiting"]
-                expected = sum_of(run, unit) if waits else run.inputs[rank][unit]
-                if factor_of(found, expected) is None:
-                    words = (
-                        "still waits, and its gradient is this rank's own" if waits else "has changed, and did not wait"
-                    )
-                    lose(f"On {run.label}: after sum_over_axes {names(run, [unit])} {words}, on rank {rank}.")
+    for run, rank, outcome in by_rank(submission, "send_last", cases, of("sum_over_axes")):
+        if isinstance(outcome.value, int):
+            lose(f"On {run.label}: rank {rank} sends a bucket of nothing. Perhaps none waits: ask first.")
+        for unit, found in enumerate(outcome.value):
+            waits = unit in run.arguments["waiting"]
+            expected = sum_of(run, unit) if waits else run.inputs[rank][unit]
+            if factor_of(found, expected) is None:
+                words = "still waits, and its gradient is this rank's own" if waits else "has changed, and did not wait"
+                lose(f"On {run.label}: after sum_over_axes {names(run, [unit])} {words}, on rank {rank}.")
 
 
 # ---- what only shows from between the ranks --------------------------------------------------------------------------

@@ -20,11 +20,12 @@ import pytest
 
 from minidist.classroom.checks import together
 from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.parts import by_rank
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("narrow", "widen", "update", "gradient_norm", "next_scale", "apply_gradients")
-HIDDEN = ("given", "minidist.nn.precision")  # what a submission cannot import, nor what is built on it
+HIDDEN = ("answers", "given", "minidist.nn.precision")  # what a submission cannot import, nor what is built on it
 TINY, LARGE = 2.0**-12, 256.0
 FLOAT32 = 1e-5  # relative: what arithmetic in float32 leaves, in whatever order
 
@@ -594,15 +595,12 @@ def check_any_rank(submission: Submission) -> None:
     for n, flags in ((4, [False, False, True, False]), (3, [False] * 3), (2, [True, True]), (4, [True, *[False] * 3])):
         said = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag) or "nobody"
         cases.append(Case(n, f"{n} ranks, `any_rank`, True on {said}", flags))
-    for each, outcomes in zip(cases, submission.run("agree", cases, ["any_rank"], rules=STRICT), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            found = outcome.value["returned"]
-            if isinstance(found, str):
-                lose(
-                    f"On {each.label}: rank {rank} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool."
-                )
-            if found != any(each.inputs):
-                lose(f"On {each.label}: rank {rank} returned {found}; {any(each.inputs)} is wanted, on every rank.")
+    for each, rank, outcome in by_rank(submission, "agree", cases, ["any_rank"], rules=STRICT):
+        found = outcome.value["returned"]
+        if isinstance(found, str):
+            lose(f"On {each.label}: rank {rank} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool.")
+        if found != any(each.inputs):
+            lose(f"On {each.label}: rank {rank} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 
 
 GAPS = {

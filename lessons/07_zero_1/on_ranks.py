@@ -21,7 +21,7 @@ from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
-given = functions("given", METHODS, of="ZeRO1")
+given = functions("answers", METHODS, of="ZeRO1")
 
 
 class Unit(NamedTuple):

@@ -9,24 +9,36 @@ part earns its points or not; none needs a later one, and one mistake costs one 
 - Of memory, a part asks for what its methods add to what is held already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.classroom.checks import check_all_own, factor_of, run_and_blame
-from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.parts import by_rank, on, ranks
+from minidist.classroom.sharded import (
+    RANKS,
+    SCATTER,
+    check_array,
+    check_collect,
+    check_for_good,
+    check_loss,
+    check_phases,
+    check_to_the_right,
+    lose_sum,
+    reduced,
+    small,
+    sums,
+    wire_cases,
+)
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.classroom.training import (
     HEAVY,
-    SLACK,
-    SMALL,
     Training,
-    check_buckets,
     check_gradient,
     check_losses,
     check_shards,
@@ -38,26 +50,21 @@ from minidist.classroom.training import (
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import flats_of
 from minidist.nn.precision import Precision
-from minidist.papers import zero
 
 Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
 ASKED = ("train_step", *(f"ZeRO3.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero3", "minidist.zero2", "given")  # what ranks cannot import
-RANKS = (4, 3, 2, 1)
+HIDDEN = ("minidist.zero3", "minidist.zero2", "answers", "given")  # what ranks cannot import
 
 
 def of(*methods: str) -> list[str]:
     return [f"ZeRO3.{method}" for method in methods]
 
 
-def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
-    return training(submission.random, n, what, SMALL, precision=precision, **more)
-
-
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
 
 RATE = 0.5
+check_toy = partial(check_array, as_it_was=True)
 LAYERS_HELD = 8  # whole W that a step may hold at a time, however many there are: W, its gradient, and copies of it
 
 
@@ -75,7 +82,7 @@ def layers(submission: Submission, n: int, width: int, batch: int, depth: int = 
     x, y = draw((batch, width)), np.tanh(draw((batch, width)))
     rows = list(zip(np.array_split(x, n), np.array_split(y, n), strict=True))
     inputs = [(np.stack([shards_of(w, n)[rank] for w in weights]), *rows[rank]) for rank in range(n)]
-    label = f"{n} rank{'s' * (n > 1)}, {depth} layers (W is {width} x {width}), {batch} rows"
+    label = f"{ranks(n)}, {depth} layers (W is {width} x {width}), {batch} rows"
     return Layers(n, label, inputs, {"batch": batch, "rate": RATE, **arguments}, weights, rows)
 
 
@@ -126,27 +133,20 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
             found, what = outcome.value["shards"][layer], f"the shard of layer {layer}"
             check_toy(f"On {run.label}: rank {rank}", what, found, shards_of(w, run.n)[rank], mistakes)
     for step, loss in enumerate(losses):
-        parts = [outcome.value["losses"][step] for outcome in outcomes]
-        for rank, part in enumerate(parts):
-            if not isinstance(part, float | int | np.floating):
-                lose(f"On {run.label}: rank {rank}'s train_step returned {part}; its part of the loss is a number.")
-        if not np.isclose(sum(parts), loss, rtol=1e-9):
-            lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.")
+        check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss)
 
 
 @pytest.mark.points(1, "train_step: three phases, for each layer N-1 messages of a shard")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 8, 8, steps=1) for n in (4, 2)]
-    phases = ("all-gather forward", "all-gather backward", "reduce-scatter gradients")
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            check_phases(run, rank, outcome, phases, len(run.weights))
-            for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
-                here, each = f"On {run.label}: rank {rank} sends", 8 * 8 * 8 // run.n
-                if peer != (rank + 1) % run.n:
-                    lose(f"{here} to rank {peer}{line and f' at {line}'}; the ring sends to the right alone.")
-                if nbytes != messages * each:
-                    lose(f"{here} {nbytes:,} bytes in {messages} messages in phase {phase!r}; a shard has {each}.")
+    for run, rank, outcome in by_rank(submission, "train_layers", cases, ["train_step"]):
+        check_messages(run, rank, outcome, ["all-gather forward", "all-gather backward", SCATTER], len(run.weights))
+        check_to_the_right(f"{on(run, rank)} sends", run, rank, outcome, 8 * 8 * 8 // run.n)
+
+
+def check_messages(case: Case, rank: int, outcome: Outcome, phases: Sequence[str], layers: int = 1) -> None:
+    """For each layer N-1 messages in each phase, and none elsewhere."""
+    check_phases(case, rank, outcome, dict.fromkeys(phases, layers * (case.n - 1)), "needed")
 
 
 @pytest.mark.points(2, "train_step: one layer at a time is whole")
@@ -185,14 +185,13 @@ def test_allocate(submission: Submission) -> None:
 @pytest.mark.points(1, "owned: the arrays themselves, to be updated in place")
 def test_owned(submission: Submission) -> None:
     cases = [small(submission, n) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("owned", cases, of("owned")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for which, flat, before, after in outcome.value:
-                if not np.array_equal(after, before + 1):
-                    lose(
-                        f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat}, and its"
-                        f" flat.{which} has not become 1 more. Return the array itself, not a copy."
-                    )
+    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+        for which, flat, before, after in outcome.value:
+            if not np.array_equal(after, before + 1):
+                lose(
+                    f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat}, and its"
+                    f" flat.{which} has not become 1 more. Return the array itself, not a copy."
+                )
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
@@ -304,22 +303,7 @@ def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str
 
 @pytest.mark.points(1, "collect: into a bucket of zeros, or to what is in it")
 def test_collect(submission: Submission) -> None:
-    cases = [
-        whole_numbers(submission.random, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))
-    ]
-    for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
-        check_buckets(run, outcomes)
-
-
-def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
-    cases = [whole_numbers(submission.random, n, ", reduce") for n in RANKS]
-    return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
-
-
-def sums(run: Training, rank: int, which: int) -> tuple[list[Array], Array]:
-    """Every rank's bucket, and a rank's shard of their sum."""
-    buckets = [of_rank[which] for of_rank in run.inputs]
-    return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
+    check_collect(submission, of("collect"))
 
 
 def check_added(run: Case, rank: int, found: Array) -> None:
@@ -330,52 +314,37 @@ def check_added(run: Case, rank: int, found: Array) -> None:
 
 @pytest.mark.points(1, "reduce: the sum over the ranks, each its shard, and not divided")
 def test_reduce(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            found = outcome.value["first"]
-            buckets, expected = sums(run, rank, 0)
-            check_gradient(run, rank, found, expected)
-            if factor_of(found, expected) is None:
-                index = int(np.flatnonzero(~(found == expected))[0])
-                at = rank * expected.size + index
-                what = in_a_sum(found[index], buckets, at)
-                own = np.array_equal(found, run.truth.shard(buckets[rank], rank))
-                what = "it is this rank's own part, not summed over the ranks" if own else what
-                lose(f"On {run.label}: rank {rank}'s flat.grad is wrong first at index {index}: {what}.")
-            if (factor := factor_of(found, expected)) not in (None, 1.0):
-                assert factor is not None
-                times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
-                lose(
-                    f"On {run.label}: rank {rank}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss"
-                    " is weighted by its share of the batch already."
-                )
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        found, expected = outcome.value["first"], sums(run, rank)[1]
+        check_gradient(run, rank, found, expected)
+        if (factor := factor_of(found, expected)) is None:
+            lose_sum(run, rank, found)
+        if factor != 1.0:
+            times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
+            lose(
+                f"{on(run, rank)}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss is weighted by"
+                " its share of the batch already."
+            )
 
 
 @pytest.mark.points(1, "reduce: micro-batches add up in flat.grad")
 def test_accumulation(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
-            for found in (first, second, both):
-                check_gradient(run, rank, found, sums(run, rank, 0)[1])
-            check_added(run, rank, first)
-            if not np.allclose(both, first + second, rtol=1e-12):
-                what = (
-                    "it is the second one's alone: add to what is there"
-                    if np.array_equal(both, second)
-                    else ("it is not the sum of what each of them gives")
-                )
-                lose(f"On {run.label}: rank {rank}'s flat.grad after two micro-batches: {what}.")
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
+        for found in (first, second, both):
+            check_gradient(run, rank, found, sums(run, rank)[1])
+        check_added(run, rank, first)
+        if not np.allclose(both, first + second, rtol=1e-12):
+            alone = np.array_equal(both, second)
+            what = "the second one's alone: add to what is there" if alone else "not the sum of what each of them gives"
+            lose(f"{on(run, rank)}'s flat.grad after two micro-batches: it is {what}.")
 
 
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
-    asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [whole_numbers(submission.random, n, f", {precision}", precision) for n, precision in asked]
+    cases = wire_cases(submission)
     for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
-        check_wire(run, outcomes, 0, "reduce-scatter gradients", "reduce")
+        check_wire(run, outcomes, 0, SCATTER, "reduce")
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -402,17 +371,9 @@ def activations(run: Training) -> int:
 
 @pytest.mark.points(1, "memory for good: 16Ψ/N")
 def test_memory_for_good(submission: Submission) -> None:
-    held = heavy(submission, "fp32", "mixed")
-    for run, outcomes in zip(held, submission.run("hold_for_good", held, of("allocate")), strict=True):
-        states = round(
-            zero.model_states(sum(unit_sizes(run).values()), run.n, stage=3).total
-        )  # in fp32 4 + 4 + 8: 16 too
-        for rank, outcome in enumerate(outcomes):
-            if outcome.value > states + SLACK:
-                lose(
-                    f"On {run.label}: rank {rank} holds {outcome.value:,} bytes of arrays before the first step; 16Ψ/N"
-                    f" are {states:,}. Is there a view of `start`, which keeps all of it?"
-                )
+    # In fp32 these are 4 + 4 + 8: 16, too.
+    words = "16Ψ/N are {states}. Is there a view of `start`, which keeps all of it?"
+    check_for_good(submission, heavy(submission, "fp32", "mixed"), of("allocate"), 3, words)
 
 
 def needed(direction: str, method: str, precision: Precision) -> int:
@@ -499,16 +460,15 @@ def test_memory_backward(submission: Submission) -> None:
 @pytest.mark.points(1, "after the update: nothing is sent, nothing more is held")
 def test_memory_afterwards(submission: Submission) -> None:
     held = heavy(submission, "mixed")
-    for run, outcomes in zip(held, submission.run("hold", held, of("after_update")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
-                lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after a step than before the first one."
-                    " Whatever is gathered after the update, the next forward gathers again."
-                )
+    for run, rank, outcome in by_rank(submission, "hold", held, of("after_update")):
+        if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
+            lose(
+                f"On {run.label}: rank {rank} holds {more:,} bytes more after a step than before the first one."
+                " Whatever is gathered after the update, the next forward gathers again."
+            )
     cases = [small(submission, n, steps=2) for n in (4, 3)]
     for run, outcomes in zip(cases, submission.run("train", cases, of("after_update")), strict=True):
-        known = {"all-gather forward", "all-gather backward", "reduce-scatter gradients", "norm"}
+        known = {"all-gather forward", "all-gather backward", SCATTER, "norm"}
         units = len(run.truth.flats)
         for rank, outcome in enumerate(outcomes):
             usual = 2 * (3 * units + 1) * (run.n - 1)
@@ -567,44 +527,10 @@ def shards_of(w: Array, n: int) -> list[Array]:
     return np.split(flat, n)
 
 
-def check_toy(
-    who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = MappingProxyType({})
-) -> None:
-    """That an array is as expected; else which of the mistakes it is."""
-    if isinstance(found, str):
-        lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
-    if found.shape != expected.shape:
-        lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
-    if found.dtype != expected.dtype:
-        lose(f"{who}: {what} is {found.dtype} where {expected.dtype} is wanted, as it was.")
-    if not np.allclose(found, expected, rtol=1e-12, atol=1e-12):
-        known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
-        at = tuple(map(int, np.argwhere(~np.isclose(found, expected, rtol=1e-12, atol=1e-12))[0]))
-        place = f"index {at[0] if len(at) == 1 else at}"
-        words = known[0] if known else f"at {place} there is {found[at]:.6g} where {expected[at]:.6g} is wanted"
-        lose(f"{who}: {what} does not hold what it should: {words}.")
-
-
-def check_phases(case: Case, rank: int, outcome: Outcome, phases: Sequence[str], layers: int = 1) -> None:
-    """For each layer N-1 messages in each phase, and none elsewhere."""
-    messages, needed = dict.fromkeys(phases, 0), layers * (case.n - 1)
-    for (phase, _, line), (_, count) in outcome.sent.items():
-        if phase not in messages:
-            where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
-            lose(
-                f"On {case.label}: rank {rank} sends {where}{line and f' at {line}'}; what is sent here belongs into"
-                f" phase {' or '.join(map(repr, phases))}."
-            )
-        messages[phase] += count
-    for phase, count in messages.items():
-        if count != needed:
-            lose(f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {needed} are needed.")
-
-
 def check_cut_shard(submission: Submission) -> None:
     for n, shape in ((4, (WIDTH, WIDTH)), (4, (5, 3)), (3, (WIDTH, WIDTH)), (1, (3, 3))):
         w = submission.random.standard_normal(shape)
-        case = Case(n, f"{n} rank{'s' * (n > 1)}, a matrix {shape}", [w] * n)
+        case = Case(n, f"{ranks(n)}, a matrix {shape}", [w] * n)
         [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
         for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
             who = f"On {case.label}: rank {rank}"
@@ -638,7 +564,7 @@ def check_forward_layer(submission: Submission) -> None:
         check_toy(
             f"On {case.label}: rank {rank}", "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes
         )
-        check_phases(case, rank, outcome, ["all-gather forward"])
+        check_messages(case, rank, outcome, ["all-gather forward"])
 
 
 def check_backward_layer(submission: Submission) -> None:
@@ -666,7 +592,7 @@ def check_backward_layer(submission: Submission) -> None:
         }
         check_toy(who, "the shard of the gradient", value["gradient"], shard, mistakes)
         check_toy(who, "dh", value["dh"], dz[rank] @ w.T, wrong)
-        check_phases(case, rank, outcome, ["all-gather backward", "reduce-scatter gradients"])
+        check_messages(case, rank, outcome, ["all-gather backward", SCATTER])
 
 
 GAPS = {

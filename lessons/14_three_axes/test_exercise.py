@@ -21,7 +21,7 @@ from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")
-HIDDEN = ("given", "minidist.layout", "minidist.parallel3d")  # what a submission cannot import
+HIDDEN = ("answers", "given", "minidist.layout", "minidist.parallel3d")  # what a submission cannot import
 CLOSE = 1e-9  # relative
 NONE: Mapping[str, Any] = MappingProxyType({})
 AXES = ("data", "pipeline", "tensor")

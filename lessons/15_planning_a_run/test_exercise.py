@@ -18,6 +18,7 @@ from minidist.classroom.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
 HIDDEN = (  # what a submission cannot import
+    "answers",
     "given",
     "minidist.papers.zero",
     "minidist.papers.zero_offload",

@@ -25,7 +25,7 @@ ASKED = (
     *("arrange", "copy_rows", "copy_rows_backward", "add_rows", "add_rows_backward"),
     *("count_shares", "balance_loss", "balance_backward", "dispatch", "combine", "sum_gradients"),
 )
-HIDDEN = ("given", "minidist.expert_parallel", "minidist.nn.mixture")  # what a submission cannot import
+HIDDEN = ("answers", "given", "minidist.expert_parallel", "minidist.nn.mixture")  # what a submission cannot import
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -1,6 +1,7 @@
 """Checks that the tests of several lessons share. They run in the process that grades."""
 
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,21 @@ def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], as
 
 
 def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
-    """A function of the lesson's given.py. Answers are there, not in a test, because students get that file sealed."""
-    file = Path(test_file).with_name("given.py")
-    spec = importlib.util.spec_from_file_location(f"given_of_{file.parent.name}", file)
+    """A function of the lesson's answers.py, not of a test, because students get that file sealed. It imports the
+    lesson's given.py, and another lesson has another one."""
+    file = Path(test_file).with_name("answers.py")
+    spec = importlib.util.spec_from_file_location(f"answers_of_{file.parent.name}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(file.parent))
+    before = sys.modules.pop("given", None)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+        sys.modules.pop("given", None)
+        sys.modules |= {"given": before} if before else {}
     return getattr(module, name)
 
 
