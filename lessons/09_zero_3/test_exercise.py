@@ -25,6 +25,7 @@ from minidist.classroom.sharded import (
     SCATTER,
     check_array,
     check_collect,
+    check_factor,
     check_for_good,
     check_loss,
     check_phases,
@@ -319,12 +320,7 @@ def test_reduce(submission: Submission) -> None:
         check_gradient(run, rank, found, expected)
         if (factor := factor_of(found, expected)) is None:
             lose_sum(run, rank, found)
-        if factor != 1.0:
-            times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
-            lose(
-                f"{on(run, rank)}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss is weighted by"
-                " its share of the batch already."
-            )
+        check_factor(run, rank, factor)
 
 
 @pytest.mark.points(1, "reduce: micro-batches add up in flat.grad")

@@ -176,6 +176,16 @@ def lose_sum(run: Training, rank: int, found: Array, zero: str = "") -> None:
     lose(f"{on(run, rank)}'s flat.grad is wrong first at index {index}: {what}.")
 
 
+def check_factor(run: Case, rank: int, factor: float | None) -> None:
+    """The sum is not divided. Whether it is a sum at all is asked for elsewhere: then there is no factor."""
+    if factor not in (None, 1.0):
+        times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
+        lose(
+            f"{on(run, rank)}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss is weighted by its"
+            " share of the batch already."
+        )
+
+
 def check_for_good(
     submission: Submission, cases: Sequence[Training], asked: Sequence[str], stage: int, words: str
 ) -> None:
