@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank
+from minidist.classroom.parts import by_rank, part
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
@@ -69,9 +69,7 @@ def is_it_hash(found: Sequence[Sequence[Any]]) -> str:
     return ""
 
 
-@pytest.mark.points(2, "partition: the same reduce task for a key, everywhere")
-def test_partition(submission: Submission) -> None:
-    check_partition(submission, "partition")
+test_partition = part(2, "partition: the same reduce task for a key, everywhere", check_partition, "partition")
 
 
 # ---- map_task --------------------------------------------------------------------------------------------------------
@@ -395,9 +393,7 @@ def check_groups(found: Sequence[Sequence[Any]], runs: Sequence[Pairs], label: s
         lose(f"On {label}: the key {missing[0]!r} is missing.")
 
 
-@pytest.mark.points(2, "merge: each key once, in order, with all its values")
-def test_merge(submission: Submission) -> None:
-    check_merge(submission, "merge")
+test_merge = part(2, "merge: each key once, in order, with all its values", check_merge, "merge")
 
 
 @pytest.mark.points(1, "merge: reads no further than it must")

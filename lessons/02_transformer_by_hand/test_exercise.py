@@ -19,6 +19,7 @@ import pytest
 
 from minidist.classroom.checks import differences, shape
 from minidist.classroom.meaning import working
+from minidist.classroom.parts import part
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -305,19 +306,9 @@ def check_linear(submission: Submission, number: int) -> None:
         compare(each, RETURNS["linear_backward"][number], found, expected, {} if number == 0 else instead)
 
 
-@pytest.mark.points(1, "linear_backward: dx")
-def test_linear_dx(submission: Submission) -> None:
-    check_linear(submission, 0)
-
-
-@pytest.mark.points(1, "linear_backward: dw, summed over the rows")
-def test_linear_dw(submission: Submission) -> None:
-    check_linear(submission, 1)
-
-
-@pytest.mark.points(1, "linear_backward: db")
-def test_linear_db(submission: Submission) -> None:
-    check_linear(submission, 2)
+test_linear_dx = part(1, "linear_backward: dx", check_linear, 0)
+test_linear_dw = part(1, "linear_backward: dw, summed over the rows", check_linear, 1)
+test_linear_db = part(1, "linear_backward: db", check_linear, 2)
 
 
 @pytest.mark.points(1, "linear_backward: any number of axes")

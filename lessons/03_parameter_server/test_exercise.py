@@ -17,6 +17,7 @@ import pytest
 
 from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.meaning import check_timing
+from minidist.classroom.parts import part
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -84,9 +85,7 @@ def check_ranges(submission: Submission, function: str) -> None:
             lose(f"{call} is {text}: their lengths are {lengths}, and no two should differ by more than 1.")
 
 
-@pytest.mark.points(1, "ranges: consecutive, all keys, as equal as can be")
-def test_ranges(submission: Submission) -> None:
-    check_ranges(submission, "ranges")
+test_ranges = part(1, "ranges: consecutive, all keys, as equal as can be", check_ranges, "ranges")
 
 
 # ---- push ------------------------------------------------------------------------------------------------------------
@@ -296,19 +295,9 @@ def check_soon(submission: Submission, function: str) -> None:
     check_gate(submission, function, questions, True, ENOUGH)
 
 
-@pytest.mark.points(2, "fresh: of everyone the first clock - staleness updates")
-def test_fresh(submission: Submission) -> None:
-    check_behind(submission, "fresh")
-
-
-@pytest.mark.points(1, "fresh: all of one's own updates")
-def test_fresh_own(submission: Submission) -> None:
-    check_own(submission, "fresh")
-
-
-@pytest.mark.points(1, "fresh: as soon as that is so")
-def test_fresh_soon(submission: Submission) -> None:
-    check_soon(submission, "fresh")
+test_fresh = part(2, "fresh: of everyone the first clock - staleness updates", check_behind, "fresh")
+test_fresh_own = part(1, "fresh: all of one's own updates", check_own, "fresh")
+test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 
 
 # ---- take ------------------------------------------------------------------------------------------------------------
@@ -359,14 +348,16 @@ def check_taken(
                 lose(f"{here} shard.update has been called {updates} times; {wanted} is right.")
 
 
-@pytest.mark.points(1, "take: without bsp, each push is an update at once")
-def test_take(submission: Submission) -> None:
-    check_taken(submission, False, [(0, 1, 2, 0), (2, 2, 1, 0, 1)])
-
-
-@pytest.mark.points(2, "take: in bsp one update, when the last gradient is there")
-def test_take_together(submission: Submission) -> None:
-    check_taken(submission, True, [(0, 1, 2, 0, 1, 2), (2, 0, 1, 1, 2, 0)])
+test_take = part(
+    1, "take: without bsp, each push is an update at once", check_taken, False, [(0, 1, 2, 0), (2, 2, 1, 0, 1)]
+)
+test_take_together = part(
+    2,
+    "take: in bsp one update, when the last gradient is there",
+    check_taken,
+    True,
+    [(0, 1, 2, 0, 1, 2), (2, 0, 1, 1, 2, 0)],
+)
 
 
 @pytest.mark.points(1, "take: in bsp the same bits in whatever order they come")

@@ -30,6 +30,7 @@ from minidist.classroom.diagnose import (
     in_a_sum,
 )
 from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
+from minidist.classroom.parts import part
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -254,65 +255,37 @@ def wrong_bytes(case: Case, rank: int, outcome: Outcome, allowed: int) -> str:
 # ---- reduce_scatter --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "reduce_scatter: rank r gets chunk r of the sum")
-def test_reduce_scatter(submission: Submission) -> None:
-    check_result(submission, "reduce_scatter", [(4, 12), (2, 12)])
-
-
-@pytest.mark.points(1, "reduce_scatter: any size, on any number of ranks")
-def test_reduce_scatter_any(submission: Submission) -> None:
-    check_others(submission, "reduce_scatter")
-
-
-@pytest.mark.points(1, "reduce_scatter: x stays; out, which may be a view of x")
-def test_reduce_scatter_out(submission: Submission) -> None:
-    check_out(submission, "reduce_scatter", "out is a view of x")
-
-
-@pytest.mark.points(2, "reduce_scatter: N-1 messages of a chunk, to the right")
-def test_reduce_scatter_steps(submission: Submission) -> None:
-    check_steps(submission, "reduce_scatter")
+test_reduce_scatter = part(
+    2, "reduce_scatter: rank r gets chunk r of the sum", check_result, "reduce_scatter", [(4, 12), (2, 12)]
+)
+test_reduce_scatter_any = part(1, "reduce_scatter: any size, on any number of ranks", check_others, "reduce_scatter")
+test_reduce_scatter_out = part(
+    1, "reduce_scatter: x stays; out, which may be a view of x", check_out, "reduce_scatter", "out is a view of x"
+)
+test_reduce_scatter_steps = part(
+    2, "reduce_scatter: N-1 messages of a chunk, to the right", check_steps, "reduce_scatter"
+)
 
 
 # ---- all_gather ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "all_gather: everyone gets all chunks")
-def test_all_gather(submission: Submission) -> None:
-    check_result(submission, "all_gather", [(4, 12), (2, 12)])
-
-
-@pytest.mark.points(1, "all_gather: any size, on any number of ranks")
-def test_all_gather_any(submission: Submission) -> None:
-    check_others(submission, "all_gather")
-
-
-@pytest.mark.points(1, "all_gather: x stays; out, and x may be a view of it")
-def test_all_gather_out(submission: Submission) -> None:
-    check_out(submission, "all_gather", "x is a view of out")
-
-
-@pytest.mark.points(2, "all_gather: N-1 messages of a chunk, to the right")
-def test_all_gather_steps(submission: Submission) -> None:
-    check_steps(submission, "all_gather")
+test_all_gather = part(2, "all_gather: everyone gets all chunks", check_result, "all_gather", [(4, 12), (2, 12)])
+test_all_gather_any = part(1, "all_gather: any size, on any number of ranks", check_others, "all_gather")
+test_all_gather_out = part(
+    1, "all_gather: x stays; out, and x may be a view of it", check_out, "all_gather", "x is a view of out"
+)
+test_all_gather_steps = part(2, "all_gather: N-1 messages of a chunk, to the right", check_steps, "all_gather")
 
 
 # ---- all_reduce, with the chapter's reduce_scatter and all_gather ----------------------------------------------------
 
 
-@pytest.mark.points(1, "all_reduce: everyone gets the sum, for any size and N")
-def test_all_reduce(submission: Submission) -> None:
-    check_result(submission, "all_reduce", [(4, 12), *OTHERS])
-
-
-@pytest.mark.points(1, "all_reduce: x stays; out, which may be x")
-def test_all_reduce_out(submission: Submission) -> None:
-    check_out(submission, "all_reduce", "out is x")
-
-
-@pytest.mark.points(2, "all_reduce: 2(N-1)/N·S from each rank, to the right")
-def test_all_reduce_steps(submission: Submission) -> None:
-    check_steps(submission, "all_reduce")
+test_all_reduce = part(
+    1, "all_reduce: everyone gets the sum, for any size and N", check_result, "all_reduce", [(4, 12), *OTHERS]
+)
+test_all_reduce_out = part(1, "all_reduce: x stays; out, which may be x", check_out, "all_reduce", "out is x")
+test_all_reduce_steps = part(2, "all_reduce: 2(N-1)/N·S from each rank, to the right", check_steps, "all_reduce")
 
 
 @pytest.mark.points(1, "all_reduce: memory for the result and three chunks")

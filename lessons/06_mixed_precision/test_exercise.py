@@ -13,6 +13,7 @@ or not; none needs a later one, and one mistake costs one part:
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pytest
 
 from minidist.classroom.checks import together
 from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank
+from minidist.classroom.parts import by_rank, named, on, part, ranks
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -174,14 +175,8 @@ def check_param(submission: Submission, function: str, asked: Sequence[str]) -> 
             )
 
 
-@pytest.mark.points(1, "update: the master copy, where small changes add up")
-def test_update_master(submission: Submission) -> None:
-    check_master(submission, "update", ["update"])
-
-
-@pytest.mark.points(1, "update: the parameters are the master copy, rounded")
-def test_update_param(submission: Submission) -> None:
-    check_param(submission, "update", ["update"])
+test_update_master = part(1, "update: the master copy, where small changes add up", check_master, "update", ["update"])
+test_update_param = part(1, "update: the parameters are the master copy, rounded", check_param, "update", ["update"])
 
 
 # ---- the norm --------------------------------------------------------------------------------------------------------
@@ -190,7 +185,7 @@ def test_update_param(submission: Submission) -> None:
 def norm_case(submission: Submission, n: int, words: str = "") -> Case:
     """Two pieces on each rank, of different sizes."""
     inputs = [[drawn(submission, size).astype(np.float16) for size in (4 + rank, 3)] for rank in range(n)]
-    return Case(n, f"{n} rank{'s' * (n > 1)}, gradient_norm{words}", inputs, {"scale": 1.0})
+    return Case(n, f"{ranks(n)}, gradient_norm{words}", inputs, {"scale": 1.0})
 
 
 def true_norm(each: Case) -> float:
@@ -226,19 +221,16 @@ def test_norm(submission: Submission) -> None:
     for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
-            found = number_of(each, rank, outcome.value["returned"])
-            if math.isclose(found, expected, rel_tol=2e-3):
-                continue
-            why = ""
-            if math.isclose(found, own_norm(each, rank), rel_tol=2e-3):
-                why = " That is the norm of its own pieces."
-            elif math.isclose(found, expected**2, rel_tol=2e-3):
-                why = " That is the sum of squares: the root is missing."
-            elif math.isclose(found * each.n, expected, rel_tol=2e-3) or math.isclose(
-                found * math.sqrt(each.n), expected, rel_tol=2e-3
-            ):
-                why = " That is a mean over the ranks: sum."
-            lose(f"On {each.label}: rank {rank} returned {found:.6g}; {expected:.6g} is wanted.{why}")
+            found, near = number_of(each, rank, outcome.value["returned"]), partial(math.isclose, rel_tol=2e-3)
+            wrong = {
+                "That is the norm of its own pieces.": own_norm(each, rank),
+                "That is the sum of squares: the root is missing.": expected**2,
+                "That is a mean over the ranks: sum.": expected / each.n,
+            }
+            if not near(found, expected):
+                mean = " That is a mean over the ranks: sum." * near(found * math.sqrt(each.n), expected)
+                why = named(found, wrong, near, before=" ") or mean
+                lose(f"{on(each, rank)} returned {found:.6g}; {expected:.6g} is wanted.{why}")
 
 
 @pytest.mark.points(1, "gradient_norm: squares wider than float16")
@@ -414,7 +406,7 @@ def step_case(submission: Submission, words: str, clip: float = 0.0, bad: float 
         inputs.append(mine)
     if bad is not None:
         inputs[-1][0][1][2] = bad
-    return Case(n, f"{n} rank{'s' * (n > 1)}, apply_gradients{words}", inputs, {"state": list(STATE), "clip": clip})
+    return Case(n, f"{ranks(n)}, apply_gradients{words}", inputs, {"state": list(STATE), "clip": clip})
 
 
 def run_steps(submission: Submission, cases: Sequence[Case]) -> list[list[Outcome]]:

@@ -18,7 +18,7 @@ import pytest
 
 from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.meaning import check_worked
-from minidist.classroom.parts import by_rank, on, ranks
+from minidist.classroom.parts import by_rank, on, part, ranks
 from minidist.classroom.sharded import (
     GATHER,
     RANKS,
@@ -237,9 +237,7 @@ def test_owned(submission: Submission) -> None:
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "collect: into a bucket of zeros, or to what is in it")
-def test_collect(submission: Submission) -> None:
-    check_collect(submission, of("collect"))
+test_collect = part(2, "collect: into a bucket of zeros, or to what is in it", check_collect, of("collect"))
 
 
 @pytest.mark.points(2, "reduce: the sum over the ranks, each its shard")

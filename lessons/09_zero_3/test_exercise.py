@@ -19,7 +19,7 @@ import pytest
 
 from minidist.classroom.checks import check_all_own, factor_of, run_and_blame
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, on, ranks
+from minidist.classroom.parts import by_rank, on, part, ranks
 from minidist.classroom.sharded import (
     RANKS,
     SCATTER,
@@ -302,9 +302,7 @@ def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(1, "collect: into a bucket of zeros, or to what is in it")
-def test_collect(submission: Submission) -> None:
-    check_collect(submission, of("collect"))
+test_collect = part(1, "collect: into a bucket of zeros, or to what is in it", check_collect, of("collect"))
 
 
 def check_added(run: Case, rank: int, found: Array) -> None:

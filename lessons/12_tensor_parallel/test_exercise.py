@@ -7,14 +7,15 @@ the same function's result without one, [Q | K | V] with its sections one by one
 function whose results are right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import ROUGH, an_array, differences, is_right, same, shape, together
+from minidist.classroom.checks import ROUGH, an_array, check_array, differences, is_right, same, shape, together
+from minidist.classroom.parts import part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -33,24 +34,10 @@ HIDDEN = (
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
-    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
-    found = an_array(each, found, name, expected.shape)
-    if not same(found, expected):
-        words = [said for said, wrong in (mistakes or {}).items() if same(found, wrong)]
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
-        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {each.label}: {name} is wrong: {here}{' ' + words[0] if words else ''}")
-
-
 def check_handed(each: Case, outcome: Outcome, inputs: Sequence[Array], names: Sequence[str]) -> None:
     for name, now, before in zip(names, outcome.value["handed"], inputs, strict=True):
         if not np.array_equal(now, before):
             lose(f"On {each.label}: {name} was changed.")
-
-
-def ranks(n: int) -> str:
-    return f"{n} rank{'s' * (n > 1)}"
 
 
 def blocks(x: Array, t: int, axis: int) -> list[Array]:
@@ -133,11 +120,13 @@ def slope_by(each: Layer, which: str) -> Array:
     return differences(lambda: float((each.dy * (each.x @ each.w + each.bias)).sum()), getattr(each, which))
 
 
-@pytest.mark.points(1, "column_forward: this rank's columns of y")
-def test_column_forward(submission: Submission) -> None:
-    cases = [column(submission, t, "column_forward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("forward", cases, ["column_forward"]), strict=True):
-        check_column_forward(each, outcomes)
+def check_layer(
+    submission: Submission, make: Callable[..., Layer], function: str, check: Callable[..., None], **how: Any
+) -> None:
+    """A function on one rank, on two and on four."""
+    cases = [make(submission, t, function, **how) for t in (1, 2, 4)]
+    for each, outcomes in zip(cases, submission.run(function.partition("_")[2], cases, [function]), strict=True):
+        check(each, outcomes)
 
 
 def check_column_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -148,18 +137,16 @@ def check_column_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
         check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
 
 
+test_column_forward = part(
+    1, "column_forward: this rank's columns of y", check_layer, column, "column_forward", check_column_forward
+)
+
+
 def gradient(each: Case, outcome: Outcome, which: int, rank: int) -> Any:
     """One of dx, dw and dbias. Loses the part if there are not three."""
     if isinstance(outcome.value["returned"], str):
         lose(f"On {each.label}: rank {rank} returned {outcome.value['returned']}; return dx, dw and dbias.")
     return outcome.value["returned"][which]
-
-
-@pytest.mark.points(2, "column_backward: dx is of what all ranks have made of x")
-def test_column_backward(submission: Submission) -> None:
-    cases = [column(submission, t, "column_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["column_backward"]), strict=True):
-        check_column_dx(each, outcomes)
 
 
 def check_column_dx(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -173,11 +160,14 @@ def check_column_dx(each: Layer, outcomes: Sequence[Outcome]) -> None:
         check_array(each, gradient(each, outcome, 0, rank), f"rank {rank}'s dx", expected, mistakes)
 
 
-@pytest.mark.points(1, "column_backward: dw and dbias of its own columns")
-def test_column_backward_own(submission: Submission) -> None:
-    cases = [column(submission, t, "column_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["column_backward"]), strict=True):
-        check_column_own(each, outcomes)
+test_column_backward = part(
+    2,
+    "column_backward: dx is of what all ranks have made of x",
+    check_layer,
+    column,
+    "column_backward",
+    check_column_dx,
+)
 
 
 def check_column_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -190,14 +180,12 @@ def check_column_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
 
 
+test_column_backward_own = part(
+    1, "column_backward: dw and dbias of its own columns", check_layer, column, "column_backward", check_column_own
+)
+
+
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.points(1, "row_forward: the sum, on every rank")
-def test_row_forward(submission: Submission) -> None:
-    cases = [row(submission, t, "row_forward", bias=False) for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("forward", cases, ["row_forward"]), strict=True):
-        check_row_forward(each, outcomes)
 
 
 def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -209,6 +197,11 @@ def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
         }
         check_array(each, outcome.value["returned"], f"rank {rank}'s y", each.y, mistakes)
         check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
+
+
+test_row_forward = part(
+    1, "row_forward: the sum, on every rank", check_layer, row, "row_forward", check_row_forward, bias=False
+)
 
 
 @pytest.mark.points(1, "row_forward: the bias once")
@@ -229,13 +222,6 @@ def test_row_forward_bias(submission: Submission) -> None:
                 lose(f"On {each.label}: the bias belongs into rank {rank}'s y once; {how}.")
 
 
-@pytest.mark.points(1, "row_backward: dx and dw of its own rows, and no sum")
-def test_row_backward(submission: Submission) -> None:
-    cases = [row(submission, t, "row_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["row_backward"]), strict=True):
-        check_row_own(each, outcomes)
-
-
 def check_row_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
     of_x, of_w = blocks(slope_by(each, "x"), each.n, 2), blocks(slope_by(each, "w"), each.n, 0)
     for rank, outcome in enumerate(outcomes):
@@ -246,11 +232,9 @@ def check_row_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
 
 
-@pytest.mark.points(1, "row_backward: dbias, on every rank the same")
-def test_row_backward_bias(submission: Submission) -> None:
-    cases = [row(submission, t, "row_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["row_backward"]), strict=True):
-        check_row_bias(each, outcomes)
+test_row_backward = part(
+    1, "row_backward: dx and dw of its own rows, and no sum", check_layer, row, "row_backward", check_row_own
+)
 
 
 def check_row_bias(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -261,6 +245,11 @@ def check_row_bias(each: Layer, outcomes: Sequence[Outcome]) -> None:
             "It is divided by the number of ranks.": expected / each.n,
         }
         check_array(each, gradient(each, outcome, 2, rank), f"rank {rank}'s dbias", expected, mistakes)
+
+
+test_row_backward_bias = part(
+    1, "row_backward: dbias, on every rank the same", check_layer, row, "row_backward", check_row_bias
+)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

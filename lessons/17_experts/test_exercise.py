@@ -7,16 +7,16 @@ together in a mixture, which is compared with one that takes token by token. A p
 a later one, and one mistake costs one part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
+from minidist.classroom.checks import an_array, check_array, differences, is_right, same, shape, together
 from minidist.classroom.meaning import check_meaning, check_worked
+from minidist.classroom.parts import ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -26,14 +26,9 @@ ASKED = (
     *("count_shares", "balance_loss", "balance_backward", "dispatch", "combine", "sum_gradients"),
 )
 HIDDEN = ("answers", "given", "minidist.expert_parallel", "minidist.nn.mixture")  # what a submission cannot import
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def ranks(n: int) -> str:
-    return f"{n} rank{'s' * (n > 1)}"
 
 
 def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[tuple[Case, list[Outcome]]]:
@@ -41,16 +36,6 @@ def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[t
     for each in cases:
         each.arguments["function"] = function
     return [*zip(cases, submission.run("call", cases, [function]), strict=True)]
-
-
-def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
-    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
-    found = an_array(each, found, name, expected.shape)
-    if not same(found, expected):
-        words = [f" {said}" for said, wrong in mistakes.items() if same(found, wrong)]
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
-        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {each.label}: {name} is wrong: {here}{''.join(words[:1])}")
 
 
 def pair(each: Case, outcome: Outcome, names: str) -> list[Any]:

@@ -2,16 +2,19 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.classroom.parts import named
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
+NONE: Mapping[str, Any] = MappingProxyType({})  # no mistake is known
 ROUGH = 1e-6  # the error of finite differences, relative to the largest element
 
 
@@ -112,6 +115,15 @@ def same(found: Array, expected: Array) -> bool:
     """Whether both are equal, except for the error of finite differences."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
+
+
+def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
+    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
+    found = an_array(each, found, name, expected.shape)
+    if not same(found, expected):
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
+        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
+        lose(f"On {each.label}: {name} is wrong: {here}{named(found, mistakes, same, before=' ')}")
 
 
 def is_right(check: Callable[..., None], *arguments: Any) -> bool:

@@ -30,8 +30,8 @@ import numpy as np
 import minidist
 from minidist.classroom.brought import brought_along, find_definition
 from minidist.classroom.drawing import show  # noqa: F401  # pictures of the version before have it from here
+from minidist.classroom.watch import Watched  # noqa: F401  # likewise
 from minidist.files import temporary_folder
-from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
 PATIENCE = 3.0  # seconds of processor time for a rank of a check
@@ -264,28 +264,3 @@ def _predictions_file() -> Path:
     """The file next to the notebook; if that was opened in lessons/, next to where its copy in work/ is or would be."""
     here = Path.cwd()
     return (here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here) / "predictions.json"
-
-
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
-class Watched:
-    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
-
-    def __init__(self, comm: Comm) -> None:
-        self.comm, self.sent = comm, list[np.ndarray]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
-
-    def send(self, array: np.ndarray, dest: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.send(array, dest)
-
-    def isend(self, array: np.ndarray, dest: int) -> Any:
-        self.sent.append(array.copy())
-        return self.comm.isend(array, dest)
-
-    def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.sendrecv(array, dest, out, source)

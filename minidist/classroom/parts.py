@@ -6,14 +6,30 @@ A part runs cases, knows the truth, and has a name for each wrong value that say
         wrong = {"it is its square: take the root": norm**2}
         if not np.isclose(outcome.value, norm):
             lose(f"{on(run, rank)} has the norm {outcome.value}{named(outcome.value, wrong, np.isclose)}.")
+
+Where several parts differ only in what they hand to a check, each is a line:
+
+    test_norm = part(2, "the norm of all ranks' numbers", check_norm, "norm_of")
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pytest
+
 from minidist.classroom.submission import Case, Outcome, Submission
 
 C = TypeVar("C", bound=Case)
+
+
+def part(points: float, asks: str, check: Callable[..., None], *arguments: Any, **more: Any) -> Callable[..., None]:
+    """A graded part: what it asks for, and the check with its arguments that loses it."""
+
+    @pytest.mark.points(points, asks)
+    def graded(submission: Submission) -> None:
+        check(submission, *arguments, **more)
+
+    return graded
 
 
 def by_rank(
