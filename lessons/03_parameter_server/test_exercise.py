@@ -9,7 +9,7 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,7 @@ def keys_of(size: int, k: int, i: int) -> slice:
     return own("ranges")(size, k)[i]  # type: ignore[no-any-return]
 
 
-@cache
-def own(name: str) -> Any:
-    return lessons_own(__file__, name)
+own = partial(lessons_own, __file__)  # the lesson's own functions
 
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ and one mistake costs one part.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -41,10 +41,7 @@ class Wrong(Exception):
     """What is wrong with some orders."""
 
 
-@cache
-def own(name: str) -> Any:
-    """The lesson's own function: it says when a student's schedule does what."""
-    return lessons_own(__file__, name)
+own = partial(lessons_own, __file__)  # its functions say when a student's schedule does what
 
 
 def named(thing: Sequence[Any]) -> str:

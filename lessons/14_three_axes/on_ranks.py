@@ -193,4 +193,4 @@ def colors_of(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
 def squares(comm: Comm, exercise: ModuleType, mine: list[Array]) -> list[float | str]:
     """What each of some tensor ranks counts: mine = [what is whole, the first one's part, the second one's, ...]."""
     whole, *parts = mine
-    return [number(exercise.my_squares(part, whole, number)) for number, part in enumerate(parts)]
+    return [number(exercise.my_squares(part, whole, tensor)) for tensor, part in enumerate(parts)]

@@ -9,7 +9,7 @@ points or not; none needs a later one, and one mistake costs one part.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -34,10 +34,7 @@ CLUSTER = ("ranks", "per_host", "memory", "speed", "inside", "between")
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-@cache
-def own(name: str) -> Any:
-    """The lesson's own function: it says which layout is best, and how long another one takes."""
-    return lessons_own(__file__, name)
+own = partial(lessons_own, __file__)  # which layout is best, and how long another one takes
 
 
 def fields(names: Sequence[str], values: Sequence[float]) -> SimpleNamespace:

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -77,6 +78,7 @@ def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], as
         lose(str(together))
 
 
+@cache
 def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
     """A function of the lesson's answers.py, not of a test, because students get that file sealed. It imports the
     lesson's given.py, and another lesson has another one."""

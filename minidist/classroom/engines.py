@@ -14,11 +14,13 @@ Array = np.ndarray
 
 
 def on_engine(make: Callable[..., Any], use: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """What a part lets the ranks do: make the student's engine, and use it with the rank's input."""
+    """What a part lets the ranks do: make the student's engine, and use it with the rank's input. It is of the module
+    of `make`, whose stand-ins make way for what a part asks for."""
 
     def run(comm: Comm, exercise: ModuleType, mine: Any, **made: Any) -> Any:
         return use(make(comm, exercise, **made), mine)
 
+    run.__module__ = make.__module__
     return run
 
 
@@ -70,20 +72,17 @@ def reduce_bucket(engine: Any, bucket: Array) -> Any:
 
 
 def measure_for_good(make: Callable[..., Any]) -> Callable[..., int]:
-    """What `on_engine` is for a part that counts the bytes of arrays that an engine holds before its first step."""
+    """What a part lets the ranks do that counts the bytes of arrays which an engine holds before its first step."""
 
     def run(comm: Comm, exercise: ModuleType, _: Any, **made: Any) -> int:
-        return _for_good(lambda: make(comm, exercise, **made))
+        make(comm, exercise, **made)  # so that imports on first use happen now
+        tracemalloc.start()
+        witness = np.empty(12_347, np.uint8)
+        try:
+            engine = make(comm, exercise, **made)
+            return arrays_held(witness) if engine.flats else 0
+        finally:
+            tracemalloc.stop()
 
+    run.__module__ = make.__module__
     return run
-
-
-def _for_good(make: Callable[[], Any]) -> int:
-    make()  # so that imports on first use happen now
-    tracemalloc.start()
-    witness = np.empty(12_347, np.uint8)
-    try:
-        engine = make()
-        return arrays_held(witness) if engine.flats else 0
-    finally:
-        tracemalloc.stop()
