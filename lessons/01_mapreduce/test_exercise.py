@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank, part
+from minidist.classroom.parts import by_rank, on, part
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
@@ -225,12 +225,9 @@ def check_shape(case: Case, outcomes: Sequence[Outcome]) -> None:
     """Every rank has returned as many texts as there are ranks, and half the bytes that must travel were sent."""
     for rank, outcome in enumerate(outcomes):
         if isinstance(outcome.value, str):
-            lose(f"On {case.label}: rank {rank} returned {named(outcome.value)}, not a list of {case.n} texts.")
+            lose(f"{on(case, rank)} returned {named(outcome.value)}, not a list of {case.n} texts.")
         if len(outcome.value) != case.n:
-            lose(
-                f"On {case.label}: rank {rank} returned {len(outcome.value)} runs; {case.n} are wanted, a run from"
-                " each rank."
-            )
+            lose(f"{on(case, rank)} returned {len(outcome.value)} runs; {case.n} are wanted, a run from each rank.")
     needed = sum(nbytes(case, source, dest) for source in range(case.n) for dest in range(case.n) if source != dest)
     total = sum(outcome.nbytes for outcome in outcomes)
     if total < needed / 2:
@@ -255,7 +252,7 @@ def check_runs(case: Case, outcomes: Sequence[Outcome]) -> None:
         for source, (found, expected) in enumerate(zip(runs_of(outcome), wanted_runs(case, rank), strict=True)):
             if found != expected:
                 lose(
-                    f"On {case.label}: rank {rank}'s run {source} is not what rank {source} has for it:"
+                    f"{on(case, rank)}'s run {source} is not what rank {source} has for it:"
                     f" {what_is(case, found, expected)}."
                 )
 
@@ -305,7 +302,7 @@ def test_shuffle_bytes(submission: Submission) -> None:
 
 def check_bytes(case: Case, rank: int, outcome: Outcome) -> None:
     """No more than a region and its length for each other rank, in two messages."""
-    here, messages = f"On {case.label}: rank {rank}", Counter[int]()
+    here, messages = on(case, rank), Counter[int]()
     for (_, peer, line), (_, number_of_messages) in outcome.sent.items():
         messages[peer] += number_of_messages
         if peer == rank:

@@ -17,7 +17,7 @@ import pytest
 
 from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.meaning import check_timing
-from minidist.classroom.parts import part
+from minidist.classroom.parts import on, part
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -140,7 +140,7 @@ def test_push_bytes(submission: Submission) -> None:
         for rank in range(workers):
             if outcomes[rank].nbytes < 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
                 lose(
-                    f"On {case.label}: rank {rank} sent {outcomes[rank].nbytes} bytes in"
+                    f"{on(case, rank)} sent {outcomes[rank].nbytes} bytes in"
                     f" {outcomes[rank].messages} messages; the gradient and {counted(k, 'header')} are"
                     f" {4 * size + HEADER * k} bytes in {2 * k}."
                 )

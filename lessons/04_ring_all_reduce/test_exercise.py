@@ -30,7 +30,7 @@ from minidist.classroom.diagnose import (
     in_a_sum,
 )
 from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
-from minidist.classroom.parts import part
+from minidist.classroom.parts import on, part
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -76,7 +76,7 @@ def wanted(case: Case, rank: int) -> Array:
 
 
 def who(case: Case, rank: int) -> str:
-    return f"On {case.label}: rank {rank}"
+    return on(case, rank)
 
 
 def check_shapes(case: Case, outcomes: Sequence[Outcome], least: float = 0.5) -> None:

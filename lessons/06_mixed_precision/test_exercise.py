@@ -51,7 +51,7 @@ def array_of(each: Case, found: Any, like: Array, name: str = "it") -> Array:
 def number_of(each: Case, rank: int, found: Any) -> float:
     if not isinstance(found, np.ndarray):
         what = "None" if found == "NoneType" else f"a {found}"
-        lose(f"On {each.label}: rank {rank} returned {what}, not a number.")
+        lose(f"{on(each, rank)} returned {what}, not a number.")
     return float(found[0])
 
 
@@ -210,7 +210,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
     """Numbers came back that are not 0, and the ranks have spoken to one another."""
     for rank, outcome in enumerate(outcomes):
         if not number_of(each, rank, outcome.value["returned"]):
-            lose(f"On {each.label}: rank {rank} returned 0, and no number in any rank's grad is 0.")
+            lose(f"{on(each, rank)} returned 0, and no number in any rank's grad is 0.")
     if not any(outcome.messages for outcome in outcomes):
         lose(f"On {each.label}: no message was sent. How does a rank know of the others' pieces?")
 
@@ -288,7 +288,7 @@ def test_norm_overflow(submission: Submission) -> None:
             found, mine = number_of(each, rank, outcome.value["returned"]), np.concatenate(each.inputs[rank])
             if math.isfinite(found) != (np.isfinite(mine).all() if alone else each is cases[0]):
                 wanted = "a finite number" if each is cases[0] else "inf or nan on every rank, or one skips alone,"
-                lose(f"On {each.label}: rank {rank} returned {found:g}; {wanted} is wanted.")
+                lose(f"{on(each, rank)} returned {found:g}; {wanted} is wanted.")
 
 
 @pytest.mark.points(1, "gradient_norm: nothing depends on who sends first, and every message means something")
@@ -428,7 +428,7 @@ def test_step(submission: Submission) -> None:
     for rank, outcome in enumerate(outcomes):
         if outcome.value["called"] != [0, 1]:
             lose(
-                f"On {each.label}: rank {rank} has called the optimizer for the pieces {outcome.value['called']}; once"
+                f"{on(each, rank)} has called the optimizer for the pieces {outcome.value['called']}; once"
                 " for each piece, 0 and 1, is wanted."
             )
         for number, (start, grad) in enumerate(each.inputs[rank]):
@@ -493,12 +493,12 @@ def test_step_skip(submission: Submission) -> None:
                     if not np.array_equal(found, array):
                         at = int(np.flatnonzero(found != array)[0])
                         lose(
-                            f"On {each.label}: rank {rank} has changed {name} of piece {number}, at [{at}] to"
+                            f"{on(each, rank)} has changed {name} of piece {number}, at [{at}] to"
                             f" {found[at]:g}. The step is to be skipped.{alone}"
                         )
             if outcome.value["called"]:
                 lose(
-                    f"On {each.label}: rank {rank} has called the optimizer, which remembers what it is handed: its"
+                    f"{on(each, rank)} has called the optimizer, which remembers what it is handed: its"
                     f" moments are spoiled.{alone}"
                 )
 
@@ -513,7 +513,7 @@ def test_step_scale(submission: Submission) -> None:
             found = outcome.value["state"]
             if found != wanted:
                 said = "None" if found == "NoneType" else f"{found}"
-                lose(f"On {each.label}: rank {rank} returned {said}; next_scale gives {wanted} here.")
+                lose(f"{on(each, rank)} returned {said}; next_scale gives {wanted} here.")
 
 
 @pytest.mark.points(1, "apply_gradients: gradients are zero afterwards")
@@ -522,7 +522,7 @@ def test_step_zero(submission: Submission) -> None:
     for each, outcomes in zip(cases, run_steps(submission, cases), strict=True):
         for rank, outcome in enumerate(outcomes):
             if not outcome.messages and not outcome.value["called"]:
-                lose(f"On {each.label}: rank {rank} neither asks for the norm nor calls the optimizer.")
+                lose(f"{on(each, rank)} neither asks for the norm nor calls the optimizer.")
             for number, grad in enumerate(outcome.value["grad"]):
                 if not np.array_equal(grad, np.zeros_like(grad)):
                     why = (
@@ -590,9 +590,9 @@ def check_any_rank(submission: Submission) -> None:
     for each, rank, outcome in by_rank(submission, "agree", cases, ["any_rank"], rules=STRICT):
         found = outcome.value["returned"]
         if isinstance(found, str):
-            lose(f"On {each.label}: rank {rank} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool.")
+            lose(f"{on(each, rank)} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool.")
         if found != any(each.inputs):
-            lose(f"On {each.label}: rank {rank} returned {found}; {any(each.inputs)} is wanted, on every rank.")
+            lose(f"{on(each, rank)} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 
 
 GAPS = {

@@ -133,7 +133,7 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     }
     own = [run.gradients(rank) for rank in range(run.n)]
     for rank, outcome in enumerate(outcomes):
-        who = f"On {run.label}: rank {rank}"
+        who = on(run, rank)
         for number, (start, flat) in enumerate(zip(run.flats, flats, strict=True)):
             mistakes = {words: run.padded(start - RATE * of[number]) for words, of in wrong.items()}
             shards = [run.shard(start - RATE * of_rank[number], r) for r, of_rank in enumerate(own)]
@@ -161,10 +161,10 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * len(run.flats) * (run.n - 1) * (run.flats[0].nbytes // run.n)  # of each layer's gradient, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
+            lose(f"{on(run, rank)} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if not all(outcome.value[1]):
             layer = outcome.value[1].index(False)
-            lose(f"On {run.label}: rank {rank}'s param of layer {layer} is as it was. This is asked of a whole step.")
+            lose(f"{on(run, rank)}'s param of layer {layer} is as it was. This is asked of a whole step.")
     check_held(run, [outcome.value[0] for outcome in outcomes])
 
 
@@ -175,7 +175,7 @@ def check_held(run: Layers, peaks: Sequence[int]) -> None:
     for rank, peak in enumerate(peaks):
         if peak > limit:
             lose(
-                f"On {run.label}: rank {rank} held {peak:,} bytes at a time besides its units and rows, as many as"
+                f"{on(run, rank)} held {peak:,} bytes at a time besides its units and rows, as many as"
                 f" {peak / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at a time. What"
                 " keeps the others?"
             )
@@ -197,12 +197,12 @@ def test_allocate(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             for unit, flat in enumerate(truth.flats):
                 whole = np.pad(truth.parameters[0][unit], (0, truth.padded(unit) - flat.size)).astype(stored)
-                place = f"On {run.label}: rank {rank}'s flat.param of {flat.name}"
+                place = f"{on(run, rank)}'s flat.param of {flat.name}"
                 index = wrong_index(place, outcome.value["param"][unit], whole, truth, unit)
                 if index is not None:
                     lose(f"{place} is wrong first at index {index}, {element(truth, unit, index)}: it is not `start`.")
                 zeros = np.zeros(truth.padded(unit) // run.n, stored)
-                place = f"On {run.label}: rank {rank}'s flat.grad of {flat.name}"
+                place = f"{on(run, rank)}'s flat.grad of {flat.name}"
                 if wrong_index(place, outcome.value["grad"][unit], zeros, truth, unit) is not None:
                     lose(f"{place} is not zero at the start.")
 
@@ -316,7 +316,7 @@ def check_reduce_unit(submission: Submission) -> None:
         case = Case(n, f"{ranks(n)}, a gradient of {own[0].size} numbers", own)
         [outcomes] = submission.run("toy_reduce", [case], ["reduce_unit"])
         for rank, outcome in enumerate(outcomes):
-            who, total = f"On {case.label}: rank {rank}", np.sum(own, axis=0)
+            who, total = on(case, rank), np.sum(own, axis=0)
             mistakes = {
                 "it is this rank's own part, not summed over the ranks": run.shard(own[rank], rank),
                 "it is the sum divided by the number of ranks": run.shard(total, rank) / n,
@@ -346,7 +346,7 @@ def check_backward(submission: Submission) -> None:
         [outcomes] = submission.run("toy_backward", [run], ["backward"])
         run.arguments["batch"] = 2 * n
         for rank, outcome in enumerate(outcomes):
-            who = f"On {run.label}: rank {rank}"
+            who = on(run, rank)
             for number, (own, total) in enumerate(zip(run.gradients(rank), run.gradients(), strict=True)):
                 before, mine = run.inputs[rank][3][number], run.shard(total, rank)
                 mistakes = {
@@ -376,7 +376,7 @@ def check_accumulate(submission: Submission) -> None:
                     "it is the number of micro-batches times what it should be": total * (last + 1),
                 }
                 of_rank = {words: run.shard(wrong, rank) for words, wrong in mistakes.items()}
-                who, found = f"On {run.label}: rank {rank}", outcome.value["grads"][number]
+                who, found = on(run, rank), outcome.value["grads"][number]
                 check_array(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
             check_phases(run, rank, outcome, {SCATTER: len(rows) * 3 * (n - 1)})
         x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))

@@ -132,7 +132,7 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
             }
             mistakes = {words: shards_of(of, run.n)[rank] for words, of in wrong.items()}
             found, what = outcome.value["shards"][layer], f"the shard of layer {layer}"
-            check_toy(f"On {run.label}: rank {rank}", what, found, shards_of(w, run.n)[rank], mistakes)
+            check_toy(on(run, rank), what, found, shards_of(w, run.n)[rank], mistakes)
     for step, loss in enumerate(losses):
         check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss)
 
@@ -160,10 +160,10 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * depth * (run.n - 1) * whole // run.n  # of each layer gathered once, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
+            lose(f"{on(run, rank)} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if outcome.value > limit:
             lose(
-                f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
+                f"{on(run, rank)} held {outcome.value:,} bytes at a time besides its shards and rows, as"
                 f" many as {outcome.value / whole:.0f} whole layers have. One W and its gradient are needed at a time."
                 " What keeps the others?"
             )
@@ -308,7 +308,7 @@ test_collect = part(1, "collect: into a bucket of zeros, or to what is in it", c
 def check_added(run: Case, rank: int, found: Array) -> None:
     """That something was added to a rank's flat.grad."""
     if run.n > 1 and not np.any(found):
-        lose(f"On {run.label}: rank {rank}'s flat.grad is zero after a micro-batch.")
+        lose(f"{on(run, rank)}'s flat.grad is zero after a micro-batch.")
 
 
 @pytest.mark.points(1, "reduce: the sum over the ranks, each its shard, and not divided")
@@ -387,7 +387,7 @@ def check_moments(run: Training, outcomes: Sequence[Outcome], way: str, before: 
     """On the way forward or backward, one unit at a time, beyond what was held `before`."""
     sizes = unit_sizes(run)
     for rank, outcome in enumerate(outcomes):
-        who, so_far = f"On {run.label}: rank {rank}", outcome.value[before]
+        who, so_far = on(run, rank), outcome.value[before]
         for (direction, method, unit), nbytes in outcome.value["moments"]:
             limit = needed(direction, method, run.precision) * sizes[unit]
             if direction == way and (more := nbytes - so_far) > limit + activations(run):
@@ -406,8 +406,7 @@ def test_memory_forward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["evaluated"] - outcome.value["for good"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was"
-                    " not released?"
+                    f"{on(run, rank)} holds {more:,} bytes more after an evaluation than before. What was not released?"
                 )
     check_confined(submission)
 
@@ -433,7 +432,7 @@ def check_confined(submission: Submission) -> None:
         )
     for rank, outcome in enumerate(outcomes):
         if outcome.value != len(sizes) or outcome.nbytes < (whole - largest) * (run.n - 1) // run.n:
-            lose(f"On {run.label}: rank {rank} did not gather all {len(sizes)} units.")
+            lose(f"{on(run, rank)} did not gather all {len(sizes)} units.")
 
 
 @pytest.mark.points(1, "memory, backward: one unit's parameters and gradient")
@@ -444,8 +443,7 @@ def test_memory_backward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["backward"] - outcome.value["forward"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
-                    " not released?"
+                    f"{on(run, rank)} holds {more:,} bytes more after the backward than before. What was not released?"
                 )
             if not outcome.value["reduced"]:
                 lose(f"On {run.label}: after the backward all that rank {rank} has of gradients is zero.")
@@ -457,7 +455,7 @@ def test_memory_afterwards(submission: Submission) -> None:
     for run, rank, outcome in by_rank(submission, "hold", held, of("after_update")):
         if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
             lose(
-                f"On {run.label}: rank {rank} holds {more:,} bytes more after a step than before the first one."
+                f"{on(run, rank)} holds {more:,} bytes more after a step than before the first one."
                 " Whatever is gathered after the update, the next forward gathers again."
             )
     cases = [small(submission, n, steps=2) for n in (4, 3)]
@@ -472,7 +470,7 @@ def test_memory_afterwards(submission: Submission) -> None:
                     found = f"{nbytes:,} bytes in phase {phase!r}{line and f' at {line}'}"
             if found:
                 lose(
-                    f"On {run.label}: rank {rank} sends {found}. After the update nothing needs to be sent: the next"
+                    f"{on(run, rank)} sends {found}. After the update nothing needs to be sent: the next"
                     " forward gathers."
                 )
         check_trained(run, outcomes)
@@ -527,7 +525,7 @@ def check_cut_shard(submission: Submission) -> None:
         case = Case(n, f"{ranks(n)}, a matrix {shape}", [w] * n)
         [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
         for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
-            who = f"On {case.label}: rank {rank}"
+            who = on(case, rank)
             every_nth = np.append(w, np.zeros(-w.size % n))[rank::n]
             mistakes = {f"it is every {n}-th number; a shard is cut in one piece": every_nth}
             check_toy(who, "the shard", outcome.value["returned"], shard, mistakes)
@@ -545,7 +543,7 @@ def check_gather(submission: Submission) -> None:
                 f"it is rank {rank}'s shard again and again": np.resize(case.inputs[rank], shape),
                 "its numbers are in another order": np.reshape(w.reshape(-1), shape, order="F"),
             }
-            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w, mistakes)
+            check_toy(on(case, rank), "what gather returned", outcome.value["returned"], w, mistakes)
 
 
 def check_forward_layer(submission: Submission) -> None:
@@ -555,9 +553,7 @@ def check_forward_layer(submission: Submission) -> None:
     [outcomes] = submission.run("toy_forward", [case], ["forward_layer"])
     for rank, outcome in enumerate(outcomes):
         mistakes = {"tanh is missing": rows[rank] @ w, "W is transposed": np.tanh(rows[rank] @ w.T)}
-        check_toy(
-            f"On {case.label}: rank {rank}", "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes
-        )
+        check_toy(on(case, rank), "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes)
         check_messages(case, rank, outcome, ["all-gather forward"])
 
 
@@ -571,7 +567,7 @@ def check_backward_layer(submission: Submission) -> None:
     case = Case(n, f"{n} ranks with {ROWS} rows each", inputs)
     [outcomes] = submission.run("toy_backward", [case], ["backward_layer"])
     for rank, outcome in enumerate(outcomes):
-        who, value = f"On {case.label}: rank {rank}", outcome.value
+        who, value = on(case, rank), outcome.value
         if "returned" in value:
             lose(f"{who}: backward_layer returned {value['returned']}; two arrays are wanted: return gradient, dh.")
         shard = shards_of(np.sum(own, axis=0), n)[rank]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.checks import ROUGH, an_array, check_array, differences, is_right, same, shape, together
-from minidist.classroom.parts import part, ranks
+from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -145,7 +145,7 @@ test_column_forward = part(
 def gradient(each: Case, outcome: Outcome, which: int, rank: int) -> Any:
     """One of dx, dw and dbias. Loses the part if there are not three."""
     if isinstance(outcome.value["returned"], str):
-        lose(f"On {each.label}: rank {rank} returned {outcome.value['returned']}; return dx, dw and dbias.")
+        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return dx, dw and dbias.")
     return outcome.value["returned"][which]
 
 
@@ -287,7 +287,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome], nbytes: int, times: int 
         most = times * nbytes * (each.n - 1) // each.n
         if outcome.nbytes > most:
             how = "nothing need be sent" if not most else f"around a ring it is {most}"
-            lose(f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; {how}.")
+            lose(f"{on(each, rank)} sends {outcome.nbytes} bytes; {how}.")
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_loss_forward(submission: Submission) -> None:
 
 def pair(each: Case, outcome: Outcome, rank: int) -> list[Any]:
     if isinstance(outcome.value["returned"], str):
-        lose(f"On {each.label}: rank {rank} returned {outcome.value['returned']}; return the loss and prob.")
+        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return the loss and prob.")
     return outcome.value["returned"]
 
 
@@ -386,7 +386,7 @@ def check_loss(each: Vocabulary, outcomes: Sequence[Outcome]) -> None:
         check_array(each, mine, f"rank {rank}'s prob", blocks(prob, each.n, 1)[rank], mistakes)
         if not isinstance(found, float) or not abs(found - expected) <= ROUGH * abs(expected):
             times = " It is the sum over the positions." if found == pytest.approx(expected * len(each.targets)) else ""
-            lose(f"On {each.label}: rank {rank}'s loss is {found}; {expected:.6g} is wanted.{times}")
+            lose(f"{on(each, rank)}'s loss is {found}; {expected:.6g} is wanted.{times}")
         check_handed(each, outcome, each.inputs[rank], ("logits", "targets"))
 
 
@@ -403,7 +403,7 @@ def test_loss_large(submission: Submission) -> None:
             numbers = isinstance(now, float) and isinstance(was, float)
             if not numbers or not abs(now - was) <= 1e-6 * max(1, abs(was)):
                 lose(
-                    f"On {each.label}: rank {rank}'s loss is {now}, and without it {was}. A number that is added to all"
+                    f"{on(each, rank)}'s loss is {now}, and without it {was}. A number that is added to all"
                     " logits changes nothing: subtract the largest, of all ranks, before np.exp."
                 )
 
@@ -501,7 +501,7 @@ def check_cut_qkv(submission: Submission) -> None:
     for rank, found in enumerate(outcome.value):
         if isinstance(found, np.ndarray) and found.shape == (3, 6) and np.array_equal(found, blocks(w, 4, 1)[rank]):
             lose(
-                f"On {each.label}: rank {rank} has block {rank} of four equal blocks of all columns. Of Q, of K"
+                f"{on(each, rank)} has block {rank} of four equal blocks of all columns. Of Q, of K"
                 " and of V it needs a fourth each."
             )
         check_array(each, found, f"rank {rank}'s part", np.concatenate([part[rank] for part in sections], axis=1))
@@ -565,7 +565,7 @@ def check_cut_loss(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["returned"]
             if not isinstance(found, float) or not abs(found - expected) <= ROUGH * abs(expected):
-                lose(f"On {each.label}: rank {rank}'s loss is {found}; {expected:.6g} is wanted.")
+                lose(f"{on(each, rank)}'s loss is {found}; {expected:.6g} is wanted.")
         check_sent(each, outcomes, 3 * each.targets.size * 8)
 
 

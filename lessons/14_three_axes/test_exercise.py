@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.checks import is_right, lessons_own, together
+from minidist.classroom.parts import on
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -352,10 +353,10 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         left = sum(nbytes for (_, peer, _), (nbytes, _) in outcome.sent.items() if peer // g != rank // g)
         if not left:
-            lose(f"On {each.label}: rank {rank} sends nothing to other hosts, so nobody has the sum over all ranks.")
+            lose(f"{on(each, rank)} sends nothing to other hosts, so nobody has the sum over all ranks.")
         if left > wanted:
             lose(
-                f"On {each.label}: rank {rank} sends {left} bytes to other hosts; 2M(W-G)/(GW) = {wanted} are enough,"
+                f"{on(each, rank)} sends {left} bytes to other hosts; 2M(W-G)/(GW) = {wanted} are enough,"
                 f" with M = {m}. Sum within the host first."
             )
 
@@ -467,7 +468,7 @@ def norms_of(submission: Submission, cases: Sequence[Case]) -> list[list[float]]
         for rank, outcome in enumerate(outcomes):
             value = outcome.value["returned"]
             if not isinstance(value, np.ndarray):
-                lose(f"On {each.label}: rank {rank} returned {value}; a float is wanted.")
+                lose(f"{on(each, rank)} returned {value}; a float is wanted.")
             values.append(float(value[0]))
         found.append(values)
     return found

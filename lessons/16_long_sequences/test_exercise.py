@@ -17,7 +17,7 @@ import pytest
 
 from minidist.classroom.checks import an_array, check_array, differences, is_right, same, together
 from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import part, ranks
+from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
@@ -441,12 +441,12 @@ def check_content(submission: Submission, number: int, each: Cut, rank: int) -> 
         if other != (rank + 1) % each.n:
             for name, whole in (("keys", each.k), ("values", each.v)):
                 if not np.isin(each.part(whole, other, name), found).all():
-                    lose(f"On {each.label}: rank {rank} does not pass on the {name} of rank {other}.")
+                    lose(f"{on(each, rank)} does not pass on the {name} of rank {other}.")
 
 
 def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
     for rank, (outcome, nbytes) in enumerate(zip(outcomes, allowed(each), strict=True)):
-        here, right = f"On {each.label}: rank {rank}", (rank + 1) % each.n
+        here, right = on(each, rank), (rank + 1) % each.n
         for _, peer, line in outcome.sent:
             if peer != right:
                 lose(f"{here} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
@@ -584,7 +584,7 @@ def check_together(each: Cut, outcomes: Sequence[Outcome]) -> None:
         at, arrays = outcome.value["at"], outcome.value["arrays"]
         own = at[rank]
         if isinstance(own, str) or isinstance(arrays, str):
-            lose(f"On {each.label}: rank {rank} has positions {own}, and results {type(arrays).__name__}.")
+            lose(f"{on(each, rank)} has positions {own}, and results {type(arrays).__name__}.")
         for name, found, of in zip(("y", "dq", "dk", "dv"), arrays, whole, strict=True):
             check_array(each, found, f"rank {rank}'s {name}", of[..., own, :])
         if outcome.value["scheme"] != "ulysses":

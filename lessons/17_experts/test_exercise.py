@@ -16,7 +16,7 @@ import pytest
 
 from minidist.classroom.checks import an_array, check_array, differences, is_right, same, shape, together
 from minidist.classroom.meaning import check_meaning, check_worked
-from minidist.classroom.parts import ranks
+from minidist.classroom.parts import on, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -444,7 +444,7 @@ def check_bytes(each: Way, outcomes: Sequence[Outcome]) -> None:
             most = 8 * (3 * rows + is_dispatch * len(to_peer))
             if sent > most:
                 lose(
-                    f"On {each.label}: rank {rank} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24"
+                    f"{on(each, rank)} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24"
                     f" bytes{f' and {len(to_peer)} counts of 8' * is_dispatch}: {most}."
                 )
 
@@ -565,7 +565,7 @@ def check_layer(each: Layer, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         value = outcome.value
         if not abs(value["loss"] - losses[rank]) <= 1e-6 * (1 + abs(losses[rank])):
-            lose(f"On {each.label}: rank {rank}'s loss is {value['loss']:.6g}; {losses[rank]:.6g} is wanted.")
+            lose(f"{on(each, rank)}'s loss is {value['loss']:.6g}; {losses[rank]:.6g} is wanted.")
         dx = differences(lambda: sum(each.losses(share)), each.inputs[rank][0])  # what this rank's tokens do anywhere
         check_array(each, value["dx"], f"dx on rank {rank}", dx)
         check_array(each, value["drouter"], f"the router's gradient on rank {rank}", drouter)
