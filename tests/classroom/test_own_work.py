@@ -174,7 +174,7 @@ def test_what_ranks_run_has_the_stand_ins_of_its_lesson(number: str) -> None:
     would leave the lesson's own in the student's place."""
     on_ranks = load_on_ranks(number)
     tests = (LESSONS[number] / "test_exercise.py").read_text()
-    asked = {node.value for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Constant)} & {*vars(on_ranks)}
-    run = [getattr(on_ranks, name) for name in asked if inspect.isfunction(getattr(on_ranks, name))]
+    said = {node.value for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Constant)}
+    run = [value for name, value in vars(on_ranks).items() if name in said and inspect.isfunction(value)]
     assert run
     assert {function.__module__ for function in run} <= {on_ranks.__name__, "minidist.classroom.ranks"}
