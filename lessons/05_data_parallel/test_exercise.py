@@ -20,7 +20,7 @@ from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.parts import by_rank, named, on, ranks
-from minidist.classroom.sharded import RANKS, check_factor, check_sum, forward, slopes, small, with_numbers
+from minidist.classroom.sharded import RANKS, check_factor, check_sum, descend, forward, slopes, small, with_numbers
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, share, training
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
@@ -129,12 +129,11 @@ def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=2, clips=[0.0]) for n, batch in ((4, 8), (3, 6), (2, 4), (1, 3))]
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
-        batch, flats, losses = len(run.x), [flat.copy() for flat in run.flats], []
-        _, first = slopes(flats, run.x, run.y, batch)
-        for _ in range(run.arguments["steps"]):
-            loss, gradients = slopes(flats, run.x, run.y, batch)
-            losses.append(loss)
-            flats = [flat - RATE * gradient for flat, gradient in zip(flats, gradients, strict=True)]
+        batch, steps = len(run.x), run.arguments["steps"]
+        _, first = slopes(run.flats, run.x, run.y, batch)
+        losses, flats = descend(
+            run.flats, steps, RATE, lambda of, run=run, batch=batch: slopes(of, run.x, run.y, batch)
+        )
         for rank, outcome in enumerate(outcomes):
             _, own = slopes(run.flats, *rows_of(run, rank), batch)
             for layer, expected in enumerate(flats):

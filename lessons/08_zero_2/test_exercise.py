@@ -29,6 +29,7 @@ from minidist.classroom.sharded import (
     check_loss,
     check_phases,
     check_to_the_right,
+    descend,
     forward,
     lose_sum,
     reduced,
@@ -117,11 +118,7 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     """Losses, and every rank's parameters after the last step, as one process alone has them; gradients of zeros."""
     batch, last = run.arguments["batch"], len(run.micro_batches) - 1
     x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))
-    flats, losses = [flat.copy() for flat in run.flats], []
-    for _ in range(run.arguments["steps"]):
-        loss, gradients = slopes(flats, x, y, batch)
-        losses.append(loss)
-        flats = [flat - RATE * gradient for flat, gradient in zip(flats, gradients, strict=True)]
+    losses, flats = descend(run.flats, run.arguments["steps"], RATE, lambda flats: slopes(flats, x, y, batch))
     whole = run.gradients()
     wrong = {
         "it is as it was": [0 * gradient for gradient in whole],

@@ -30,6 +30,7 @@ from minidist.classroom.sharded import (
     check_loss,
     check_phases,
     check_to_the_right,
+    descend,
     lose_sum,
     reduced,
     small,
@@ -112,13 +113,8 @@ def test_train_step(submission: Submission) -> None:
 
 def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     """Losses, and every rank's shards after the last step, as one process alone has them."""
-    batch, weights = run.arguments["batch"], [w.copy() for w in run.weights]
-    x, y = (np.concatenate(part) for part in zip(*run.rows, strict=True))
-    losses = []
-    for _ in range(run.arguments["steps"]):
-        loss, gradients = slopes(weights, x, y, batch)
-        losses.append(loss)
-        weights = [w - RATE * gradient for w, gradient in zip(weights, gradients, strict=True)]
+    batch, (x, y) = run.arguments["batch"], (np.concatenate(part) for part in zip(*run.rows, strict=True))
+    losses, weights = descend(run.weights, run.arguments["steps"], RATE, lambda of: slopes(of, x, y, batch))
     for rank, outcome in enumerate(outcomes):
         _, own = slopes(run.weights, *run.rows[rank], batch)
         _, both = slopes(run.weights, x, y, batch)

@@ -4,7 +4,7 @@ The layers are h -> tanh(h W + b). Of each, W (width, width) and b (width) lie o
 which may end in padding.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -45,6 +45,18 @@ def slopes(flats: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[floa
         gradients.insert(0, np.append(gradient, np.zeros(flats[i].size - gradient.size)))
         dh = dz @ flats[i][: width * width].reshape(width, width).T
     return float(((h[-1] - y) ** 2).sum() / 2 / batch), gradients
+
+
+def descend(
+    flats: Sequence[Array], steps: int, rate: float, slopes_of: Callable[[Sequence[Array]], tuple[float, list[Array]]]
+) -> tuple[list[float], list[Array]]:
+    """What one process has: the loss before each step, and the flat buffers after the last."""
+    losses = []
+    for _ in range(steps):
+        loss, gradients = slopes_of(flats)
+        losses.append(loss)
+        flats = [flat - rate * gradient for flat, gradient in zip(flats, gradients, strict=True)]
+    return losses, list(flats)
 
 
 def check_loss(run: Case, parts: Sequence[Any], loss: float, function: str = "train_step") -> None:
