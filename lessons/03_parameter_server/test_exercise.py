@@ -140,9 +140,8 @@ def test_push_bytes(submission: Submission) -> None:
         for rank in range(workers):
             if outcomes[rank].nbytes < 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
                 lose(
-                    f"{on(case, rank)} sent {outcomes[rank].nbytes} bytes in"
-                    f" {outcomes[rank].messages} messages; the gradient and {counted(k, 'header')} are"
-                    f" {4 * size + HEADER * k} bytes in {2 * k}."
+                    f"{on(case, rank)} sent {outcomes[rank].nbytes} bytes in {outcomes[rank].messages} messages; the"
+                    f" gradient and {counted(k, 'header')} are {4 * size + HEADER * k} bytes in {2 * k}."
                 )
 
 
