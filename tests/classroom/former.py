@@ -4,7 +4,8 @@
                  the modules that are copied with them
     NN.toml      a lesson's copies: exercise.py solved from its skeleton; of the lessons in WHOLE all other files, too
 
-Whoever renames something reads in uses.toml whether an alias is needed. With a release, all of it is made again:
+If you rename something that stands in uses.toml, its former name stays as an alias for one release. After a release,
+make all of this again:
 
     PYTHONPATH=tests python -m classroom.former
 """

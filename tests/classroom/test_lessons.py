@@ -208,7 +208,7 @@ def test_what_is_asked_for_cannot_be_imported_from_the_lesson(lesson):
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_who_looks_for_a_helper_sees_no_answer(lesson):
+def test_a_student_who_looks_for_a_helper_sees_no_answer(lesson):
     """Answers, to gaps and to the exercise, are in answers.py alone, and given.py imports none of them at its top."""
     if not (lesson / "given.py").exists():
         return
