@@ -200,14 +200,18 @@ def check_uneven_loss(run: Layers, outcomes: Sequence[Outcome], loss: float, of_
 CLIPPED = 50  # the norm is this many times the limit: so is, nearly, that of each rank's own gradient
 
 
+def clipped(submission: Submission, *limits: float) -> list[Layers]:
+    """Runs with these limits of the norm, each times the norm."""
+    cases = [layers(submission, n, batch, steps=1) for n, batch in ((2, 4), (1, 3))]
+    for run in cases:
+        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, len(run.x))[1])))
+        run.arguments["clips"] = [norm * limit for limit in limits]
+    return cases
+
+
 @pytest.mark.points(2, "train_step: clipped as a whole, after the sum")
 def test_clip(submission: Submission) -> None:
-    cases = []
-    for n, batch in ((2, 4), (1, 3)):
-        run = layers(submission, n, batch, steps=1)
-        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, batch)[1])))
-        run.arguments["clips"] = [0.0, norm * 50, norm / CLIPPED]
-        cases.append(run)
+    cases = clipped(submission, 0.0, 50.0, 1 / CLIPPED)
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         free, wide, tight = (updates(run, outcomes, which) for which in range(3))
         clip, batch = run.arguments["clips"][2], len(run.x)
@@ -237,12 +241,7 @@ def test_clip(submission: Submission) -> None:
 
 @pytest.mark.points(1, "train_step: the norm of all gradients together, before clipping")
 def test_norm(submission: Submission) -> None:
-    cases = []
-    for n, batch in ((2, 4), (1, 3)):
-        run = layers(submission, n, batch, steps=1)
-        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, batch)[1])))
-        run.arguments["clips"] = [0.0, norm / CLIPPED]
-        cases.append(run)
+    cases = clipped(submission, 0.0, 1 / CLIPPED)
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
         free, norm = updates(run, outcomes, 0), run.arguments["clips"][1] * CLIPPED

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import ROUGH, an_array, check_array, differences, is_right, same, shape, together
+from minidist.classroom.checks import (
+    ROUGH,
+    an_array,
+    check_array,
+    check_handed,
+    differences,
+    is_right,
+    same,
+    shape,
+    together,
+)
 from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
@@ -32,12 +42,6 @@ HIDDEN = (
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def check_handed(each: Case, outcome: Outcome, inputs: Sequence[Array], names: Sequence[str]) -> None:
-    for name, now, before in zip(names, outcome.value["handed"], inputs, strict=True):
-        if not np.array_equal(now, before):
-            lose(f"On {each.label}: {name} was changed.")
 
 
 def blocks(x: Array, t: int, axis: int) -> list[Array]:
@@ -134,7 +138,7 @@ def check_column_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
         bias = blocks(each.bias, each.n, 0)[rank]
         mistakes = {"Where is the bias?": expected - bias}
         check_array(each, outcome.value["returned"], f"rank {rank}'s y", expected, mistakes)
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "bias"))
 
 
 test_column_forward = part(
@@ -177,7 +181,7 @@ def check_column_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         for which, name, parts in ((1, "dw", of_w), (2, "dbias", of_bias)):
             found = gradient(each, outcome, which, rank)
             check_array(each, found, f"rank {rank}'s {name}", parts[rank], {summed: sum(parts)})
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "dy"))
 
 
 test_column_backward_own = part(
@@ -196,7 +200,7 @@ def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
             "It is divided by the number of ranks.": each.y / each.n,
         }
         check_array(each, outcome.value["returned"], f"rank {rank}'s y", each.y, mistakes)
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "bias"))
 
 
 test_row_forward = part(
@@ -229,7 +233,7 @@ def check_row_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         for which, name, parts in ((0, "dx", of_x), (1, "dw", of_w)):
             found = gradient(each, outcome, which, rank)
             check_array(each, found, f"rank {rank}'s {name}", parts[rank], {summed: sum(parts)})
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "dy"))
 
 
 test_row_backward = part(
@@ -387,7 +391,7 @@ def check_loss(each: Vocabulary, outcomes: Sequence[Outcome]) -> None:
         if not isinstance(found, float) or not abs(found - expected) <= ROUGH * abs(expected):
             times = " It is the sum over the positions." if found == pytest.approx(expected * len(each.targets)) else ""
             lose(f"{on(each, rank)}'s loss is {found}; {expected:.6g} is wanted.{times}")
-        check_handed(each, outcome, each.inputs[rank], ("logits", "targets"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("logits", "targets"))
 
 
 @pytest.mark.points(1, "loss_forward: logits as large as they like")
@@ -432,7 +436,7 @@ def test_loss_backward(submission: Submission) -> None:
             expected = blocks(whole, made.n, 1)[rank]
             mistakes = {"Divide by the number of positions: the loss is a mean.": expected * len(made.targets)}
             check_array(made, outcome.value["returned"], f"rank {rank}'s slope", expected, mistakes)
-            check_handed(made, outcome, made.inputs[rank], ("prob", "targets"))
+            check_handed(made.label, outcome.value["handed"], made.inputs[rank], ("prob", "targets"))
             if outcome.nbytes:
                 lose(f"On {made.label}: rank {rank} sends {outcome.nbytes} bytes; nothing need be sent.")
 
@@ -455,7 +459,7 @@ def test_scatter_sum(submission: Submission) -> None:
                 "It is not summed.": blocks(each.inputs[rank], each.n, 1)[rank],
             }
             check_array(each, outcome.value["returned"], f"rank {rank}'s part", expected, mistakes)
-            check_handed(each, outcome, [each.inputs[rank]], ("y",))
+            check_handed(each.label, outcome.value["handed"], [each.inputs[rank]], ("y",))
         check_sent(each, outcomes, total.nbytes, times=1)
 
 
@@ -471,7 +475,7 @@ def test_gather_whole(submission: Submission) -> None:
             flat = np.concatenate([part.reshape(-1) for part in each.inputs]).reshape(expected.shape)
             mistakes = {"The ranks' parts lie behind one another in memory; positions are the second axis.": flat}
             check_array(each, outcome.value["returned"], f"x on rank {rank}", expected, mistakes)
-            check_handed(each, outcome, [each.inputs[rank]], ("x",))
+            check_handed(each.label, outcome.value["handed"], [each.inputs[rank]], ("x",))
         check_sent(each, outcomes, expected.nbytes, times=1)
 
 

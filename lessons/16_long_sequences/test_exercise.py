@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, differences, is_right, same, together
+from minidist.classroom.checks import an_array, check_array, check_handed, differences, is_right, same, together
 from minidist.classroom.meaning import check_meaning, check_timing
 from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
@@ -57,12 +57,6 @@ def causal(q: Array, k: Array, v: Array) -> list[Array]:
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:
-    for name, now, before in zip(names, handed, inputs, strict=False):
-        if not np.array_equal(now, before):
-            lose(f"On {label}: {name} was changed.")
 
 
 def several(label: str, value: Any, names: Sequence[str]) -> list[Any]:

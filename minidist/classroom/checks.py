@@ -128,6 +128,13 @@ def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Ma
         lose(f"On {each.label}: {name} is wrong: {here}{named(found, mistakes, same, before=' ')}")
 
 
+def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:
+    """That arrays which a function was handed are as they were."""
+    for name, now, before in zip(names, handed, inputs, strict=False):
+        if not np.array_equal(now, before):
+            lose(f"On {label}: {name} was changed.")
+
+
 def is_right(check: Callable[..., None], *arguments: Any) -> bool:
     """Whether the check passes."""
     try:
