@@ -15,7 +15,7 @@ from minidist.classroom.chapter import functions
 from minidist.mpi.comm import Comm
 
 # The lesson's own functions take the place of what a function calls.
-given = functions("given", ("partition", "map_task", "shuffle", "merge", "reduce_task"))
+given = functions("answers", ("partition", "map_task", "shuffle", "merge", "reduce_task"))
 STANDS_ON = {
     **dict.fromkeys(("partition", "shuffle", "merge"), ()),
     "map_task": ("partition",),

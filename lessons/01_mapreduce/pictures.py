@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS, RED
 
 MAP, REDUCE, AGAIN = BLUE, ORANGE, RED
@@ -20,7 +20,7 @@ def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]]
     n = len(regions)
     deepest = max(len(text.splitlines()) for of_rank in regions for text in of_rank)
     height = 0.22 * deepest + 0.2
-    fig, ax = plt.subplots(figsize=(10.5, height * n + 1.0))
+    fig, [[ax]] = canvas(10.5, height * n + 1.0, title, bold=True, within=(0.0, 1.0, 1 - 0.3 / (height * n + 1.0), 0.0))
     ax.set(xlim=(-1.1, n), ylim=(-n * height, 0.62))
     ax.axis("off")
     for r in range(n):
@@ -54,8 +54,6 @@ def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]]
                 )
     for rank in range(n):
         ax.text(-0.08, -(rank + 0.5) * height, f"map task {rank}\non rank {rank}", ha="right", va="center", fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.0, right=1.0, top=1 - 0.3 / (height * n + 1.0), bottom=0.0)
     show(fig, _shuffle_in_words(regions, runs, title))
 
 
@@ -76,7 +74,7 @@ def _pairs(text: str) -> str:
 
 def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequence[int]]) -> None:
     """Bytes that each rank sends in the shuffle, with and without a combiner: bars are counted, ticks computed."""
-    fig, ax = plt.subplots(figsize=(8, 3.4))
+    fig, [[ax]] = canvas(8, 3.4, within=(0.1, 0.98, 0.88, 0.1))
     ranks = range(len(next(iter(counted.values()))))
     for k, (name, sent) in enumerate(counted.items()):
         places = [rank + 0.4 * k - 0.2 for rank in ranks]
@@ -86,9 +84,7 @@ def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequ
             ticks, [x - 0.2 for x in places], [x + 0.2 for x in places], color="black", label="computed" * (k == 0)
         )
     ax.set(xticks=ranks, xticklabels=[f"rank {rank}" for rank in ranks], ylabel="thousand bytes sent")
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)
-    fig.subplots_adjust(left=0.1, right=0.98, top=0.88, bottom=0.1)
     bars = "; ".join(f"{name}: {', '.join(f'{n:,}' for n in sent)}" for name, sent in counted.items())
     show(fig, f"Bars: bytes that ranks 0 to 3 send in the shuffle. {bars}. The computed values lie on top of the bars.")
 
@@ -108,7 +104,7 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
             bars.append((event.worker, who[1:], begun.pop(who), death))
     helpers = sorted({worker for worker, task, start, _ in bars if task in again and start > death})
     rows = {worker: place for place, worker in enumerate([lost, *helpers])}
-    fig, ax = plt.subplots(figsize=(10.5, 0.3 * len(rows) + 1.3))
+    fig, [[ax]] = canvas(10.5, 0.3 * len(rows) + 1.3, title, hidden=("top", "right", "left"), bold=True)
     for worker, task, start, end in bars:
         if worker in rows:
             repeated = task in again and start > death
@@ -126,9 +122,7 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
     )
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, None))
     ax.tick_params(labelsize=9, length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     height = 0.3 * len(rows) + 1.3
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.09, right=0.99, top=1 - 0.62 / height, bottom=0.46 / height)
     maps = sum(kind == "map" for kind, _ in again)
     show(

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.parts import by_rank, on, part
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
-HIDDEN = ("given", "minidist.mapreduce", "minidist.mr.files")  # what ranks cannot import
+HIDDEN = ("answers", "given", "minidist.mapreduce", "minidist.mr.files")  # what ranks cannot import
 
 WORDS = ["the", "cat", "dog", "a", "sees", "end", "of", "and", "bird", "tree", "house", "river", "stone", "wind"]
 FOREIGN = ["straße", "été", "naïve", "猫", "犬", "год", "Wind"]
@@ -68,9 +69,7 @@ def is_it_hash(found: Sequence[Sequence[Any]]) -> str:
     return ""
 
 
-@pytest.mark.points(2, "partition: the same reduce task for a key, everywhere")
-def test_partition(submission: Submission) -> None:
-    check_partition(submission, "partition")
+test_partition = part(2, "partition: the same reduce task for a key, everywhere", check_partition, "partition")
 
 
 # ---- map_task --------------------------------------------------------------------------------------------------------
@@ -226,12 +225,9 @@ def check_shape(case: Case, outcomes: Sequence[Outcome]) -> None:
     """Every rank has returned as many texts as there are ranks, and half the bytes that must travel were sent."""
     for rank, outcome in enumerate(outcomes):
         if isinstance(outcome.value, str):
-            lose(f"On {case.label}: rank {rank} returned {named(outcome.value)}, not a list of {case.n} texts.")
+            lose(f"{on(case, rank)} returned {named(outcome.value)}, not a list of {case.n} texts.")
         if len(outcome.value) != case.n:
-            lose(
-                f"On {case.label}: rank {rank} returned {len(outcome.value)} runs; {case.n} are wanted, a run from"
-                " each rank."
-            )
+            lose(f"{on(case, rank)} returned {len(outcome.value)} runs; {case.n} are wanted, a run from each rank.")
     needed = sum(nbytes(case, source, dest) for source in range(case.n) for dest in range(case.n) if source != dest)
     total = sum(outcome.nbytes for outcome in outcomes)
     if total < needed / 2:
@@ -256,7 +252,7 @@ def check_runs(case: Case, outcomes: Sequence[Outcome]) -> None:
         for source, (found, expected) in enumerate(zip(runs_of(outcome), wanted_runs(case, rank), strict=True)):
             if found != expected:
                 lose(
-                    f"On {case.label}: rank {rank}'s run {source} is not what rank {source} has for it:"
+                    f"{on(case, rank)}'s run {source} is not what rank {source} has for it:"
                     f" {what_is(case, found, expected)}."
                 )
 
@@ -300,15 +296,13 @@ OTHERS = [(4, True, False), (4, False, True), (3, False, False), (5, True, True)
 @pytest.mark.points(1, "shuffle: to each other rank the bytes of its region, once")
 def test_shuffle_bytes(submission: Submission) -> None:
     cases = [shuffle_case(submission, n) for n in (4, 3)]
-    for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["shuffle"]), strict=True):
-        check_shape(case, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            check_bytes(case, rank, outcome)
+    for case, rank, outcome in by_rank(submission, "call_shuffle", cases, ["shuffle"], check_shape):
+        check_bytes(case, rank, outcome)
 
 
 def check_bytes(case: Case, rank: int, outcome: Outcome) -> None:
     """No more than a region and its length for each other rank, in two messages."""
-    here, messages = f"On {case.label}: rank {rank}", Counter[int]()
+    here, messages = on(case, rank), Counter[int]()
     for (_, peer, line), (_, number_of_messages) in outcome.sent.items():
         messages[peer] += number_of_messages
         if peer == rank:
@@ -396,9 +390,7 @@ def check_groups(found: Sequence[Sequence[Any]], runs: Sequence[Pairs], label: s
         lose(f"On {label}: the key {missing[0]!r} is missing.")
 
 
-@pytest.mark.points(2, "merge: each key once, in order, with all its values")
-def test_merge(submission: Submission) -> None:
-    check_merge(submission, "merge")
+test_merge = part(2, "merge: each key once, in order, with all its values", check_merge, "merge")
 
 
 @pytest.mark.points(1, "merge: reads no further than it must")

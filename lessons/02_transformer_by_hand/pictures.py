@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, QUANTITIES, RED
 
 PARAMETERS, ACTIVATIONS, GRADIENTS = (QUANTITIES[name] for name in ("parameters", "activations", "gradients"))
@@ -18,7 +18,7 @@ def draw_tape(steps: Sequence[Any], shapes: Mapping[int, tuple[int, ...]], gradi
 
     shapes: of each value, by its number. gradients: the numbers of the values whose gradients come out.
     """
-    fig, ax = plt.subplots(figsize=(9.6, 2.9))
+    fig, [[ax]] = canvas(9.6, 2.9, within=(0.01, 0.94, 0.9, 0.01))
     ax.axis("off")
     ax.set(xlim=(-0.75, len(steps) - 0.1), ylim=(-1.25, 1.2))
     made = {step.output for step in steps}
@@ -55,7 +55,6 @@ def draw_tape(steps: Sequence[Any], shapes: Mapping[int, tuple[int, ...]], gradi
     ax.set_title(
         "The tape: forward in violet, from left to right; back in orange, from right to left", loc="left", fontsize=10
     )
-    fig.subplots_adjust(left=0.01, right=0.94, top=0.9, bottom=0.01)
     back = f"On the way back the gradients of the values {_list(gradients)} come out."
     show(fig, f"A tape of {len(steps)} steps. {' '.join(words)} {back}")
 
@@ -71,7 +70,10 @@ def _list(numbers: Sequence[int]) -> str:
 def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
     """Where each model's parameters are: a bar each, with a piece for each kind."""
     colors = [BLUE, ORANGE, GREEN, GREY]
-    fig, axes = plt.subplots(len(models), 1, figsize=(9.6, 1.35 * len(models) + 0.7), squeeze=False)
+    height = 1.35 * len(models) + 0.7
+    fig, axes = canvas(
+        9.6, height, rows=len(models), hidden=("top", "right", "left"), within=(0.02, 0.98, 0.88, 0.16), gap=0.75
+    )
     words = []
     for ax, (name, kinds) in zip(axes[:, 0], models.items(), strict=True):
         total, left = sum(kinds.values()), 0.0
@@ -92,7 +94,6 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
                 ax.text(left + per_cent / 2, 0, f"{per_cent:.1f}%", ha="center", va="center", color=DARK, fontsize=8)
             left += per_cent
         ax.set(xlim=(0, 100), ylim=(-0.4, 0.4), yticks=[])
-        ax.spines[["top", "right", "left"]].set_visible(False)
         ax.set_title(f"{name}: {total:,} parameters", loc="left", fontsize=10)
         parts = ", ".join(f"{kind} {100 * size / total:.1f}%" for kind, size in kinds.items())
         words.append(f"{name}, {total:,} parameters: {parts}.")
@@ -101,13 +102,12 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
         handles=[Patch(color=color, label=kind) for color, kind in zip(colors, kinds, strict=True)],
         **{"frameon": False, "ncols": 4, "loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "fontsize": 9},
     )
-    fig.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.16, hspace=0.75)
     show(fig, "Where the parameters are (counted). " + " ".join(words))
 
 
 def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     """The bytes that a block's tape keeps, by operation; own: the bytes of the block's parameters."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.6))
+    fig, [[ax]] = canvas(9.6, 3.6, within=(0.17, 0.98, 0.91, 0.14))
     names = [name for name, _ in kept]
     sizes = np.array([size for _, size in kept]) / 1e6
     colors = [RED if name == "probabilities" else ACTIVATIONS for name in names]
@@ -120,16 +120,14 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     handles = [Patch(color=ACTIVATIONS, label="grows with the length"), Patch(color=RED, label="with its square")]
     ax.legend(handles=handles, frameon=False, loc="center right", fontsize=9)
     ax.set(yticks=places, yticklabels=names, xlim=(0, 1.14 * sizes.max()), xlabel="MB (10⁶ bytes) of float32")
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Kept on the tape by one block of GPT-2, for one sequence of 1,024 tokens", loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.17, right=0.98, top=0.91, bottom=0.14)
     parts = ", ".join(f"{name} {size:.1f}" for name, size in zip(names, sizes, strict=True))
     show(fig, f"Kept on the tape by one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}.")
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str) -> None:
     """Losses of training: thin lines for steps, thick ones for means of eleven steps; and the best possible loss."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.5))
+    fig, [[ax]] = canvas(9.6, 3.5, within=(0.07, 0.98, 0.91, 0.14))
     words = []
     styles = zip([BLUE, RED], ["-", "--"], curves.items(), strict=False)
     for color, style, (name, losses) in styles:
@@ -141,16 +139,14 @@ def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str)
     ax.axhline(floor, color=DARK, lw=1, ls=":")
     ax.text(len(losses), floor - 0.05, "best possible loss", ha="right", va="top", fontsize=9, color=DARK)
     ax.set(xlabel="step", ylabel="loss", ylim=(0, None), xlim=(0, len(losses) + 1))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="lower left", fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.98, top=0.91, bottom=0.14)
     show(fig, f"{title}. {' '.join(words)} A dotted line at {floor:.2f}: the best possible loss.")
 
 
 def draw_attention(maps: Mapping[str, Any]) -> None:
     """Where each position looks: for each name a map (T queries, T keys) of probabilities."""
-    fig, axes = plt.subplots(1, len(maps), figsize=(4.8 * len(maps), 4.0), squeeze=False)
+    fig, axes = canvas(4.8 * len(maps), 4.0, columns=len(maps), hidden=(), within=(0.07, 0.9, 0.92, 0.13), gap=0.25)
     words = []
     for ax, (name, prob) in zip(axes[0], maps.items(), strict=True):
         prob = np.asarray(prob)
@@ -164,7 +160,6 @@ def draw_attention(maps: Mapping[str, Any]) -> None:
         words.append(
             f"{name}: {100 * future:.0f}% of the attention goes to a later position, right of the red diagonal."
         )
-    fig.subplots_adjust(left=0.07, right=0.9, top=0.92, bottom=0.13, wspace=0.25)
     bar = fig.add_axes((0.92, 0.2, 0.015, 0.65))
     fig.colorbar(image, cax=bar, label="probability")
     show(fig, "Where each position looks, averaged over sequences and heads. " + " ".join(words))
@@ -179,7 +174,7 @@ PARTS = [  # of a block: operation, shapes of its parameters, width of its outpu
 
 def draw_block() -> None:
     """A transformer block: its operations in order, their parameters, the widths between them, and two bypasses."""
-    fig, ax = plt.subplots(figsize=(10.5, 2.8))
+    fig, [[ax]] = canvas(10.5, 2.8, within=(0.0, 1.0, 0.95, 0.0))
     ax.set(xlim=(-0.95, len(PARTS) + 0.25), ylim=(-1.0, 1.5))
     ax.axis("off")
     arrow = {"arrowstyle": "-|>", "color": ACTIVATIONS, "lw": 2, "shrinkA": 0, "shrinkB": 0}
@@ -205,7 +200,6 @@ def draw_block() -> None:
     ]
     handles.append(Patch(color=ACTIVATIONS, label="activations, (B, T, width): the width above"))
     ax.legend(handles=handles, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.08), fontsize=9)
-    fig.subplots_adjust(left=0.0, right=1.0, top=0.95, bottom=0.0)
     said = ", ".join(f"{name}{f' with parameters {shape}' if shape else ''}, width {out}" for name, shape, out in PARTS)
     words = "The input of norm 1 also goes past the attention to the first add, and that of norm 2 to the second."
     show(fig, f"A transformer block, from left to right: {said}. {words}")

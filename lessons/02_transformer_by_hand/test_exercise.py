@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import differences, shape
+from minidist.classroom.checks import differences, shape, together
 from minidist.classroom.meaning import working
+from minidist.classroom.parts import part
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -27,7 +28,7 @@ ASKED = (
     *("softmax_backward", "adamw"),
 )
 # What a submission cannot import.
-HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.attend", "minidist.nn.tensor", "minidist.nn.optim")
+HIDDEN = ("answers", "given", "minidist.nn.ops", "minidist.nn.attend", "minidist.nn.tensor", "minidist.nn.optim")
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 PRECISE = 1e-9  # of what was computed from the same numbers in another order
 WITHOUT_EPS = 1e-4  # what layer norm's ε changes
@@ -305,19 +306,9 @@ def check_linear(submission: Submission, number: int) -> None:
         compare(each, RETURNS["linear_backward"][number], found, expected, {} if number == 0 else instead)
 
 
-@pytest.mark.points(1, "linear_backward: dx")
-def test_linear_dx(submission: Submission) -> None:
-    check_linear(submission, 0)
-
-
-@pytest.mark.points(1, "linear_backward: dw, summed over the rows")
-def test_linear_dw(submission: Submission) -> None:
-    check_linear(submission, 1)
-
-
-@pytest.mark.points(1, "linear_backward: db")
-def test_linear_db(submission: Submission) -> None:
-    check_linear(submission, 2)
+test_linear_dx = part(1, "linear_backward: dx", check_linear, 0)
+test_linear_dw = part(1, "linear_backward: dw, summed over the rows", check_linear, 1)
+test_linear_db = part(1, "linear_backward: db", check_linear, 2)
 
 
 @pytest.mark.points(1, "linear_backward: any number of axes")
@@ -723,26 +714,19 @@ GAPS = {
 }
 
 
-def together(function: str, *parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-        if function in TAKES:
-            check_handed(submission, [function])
-
-    return part
+def handed(function: str) -> Callable[[Submission], None]:
+    """The part on what is handed over, of one function."""
+    return lambda submission: check_handed(submission, [function])
 
 
 PARTS = {
-    "walk_back": together(
-        "walk_back", test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared
+    "walk_back": together(test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared),
+    "linear_backward": together(
+        test_linear_dx, test_linear_dw, test_linear_db, test_linear_axes, handed("linear_backward")
     ),
-    "linear_backward": together("linear_backward", test_linear_dx, test_linear_dw, test_linear_db, test_linear_axes),
-    "cross_entropy_backward": together("cross_entropy_backward", test_cross_entropy, test_cross_entropy_factor),
-    "layer_norm_backward": together("layer_norm_backward", test_layer_norm_gain, test_layer_norm_dx),
-    "values_backward": together("values_backward", test_values),
-    "softmax_backward": together("softmax_backward", test_softmax),
-    "adamw": together("adamw", test_adamw_moments, test_adamw_update, test_adamw_bias, test_adamw_decay),
+    "cross_entropy_backward": together(test_cross_entropy, test_cross_entropy_factor, handed("cross_entropy_backward")),
+    "layer_norm_backward": together(test_layer_norm_gain, test_layer_norm_dx, handed("layer_norm_backward")),
+    "values_backward": together(test_values, handed("values_backward")),
+    "softmax_backward": together(test_softmax, handed("softmax_backward")),
+    "adamw": together(test_adamw_moments, test_adamw_update, test_adamw_bias, test_adamw_decay, handed("adamw")),
 }

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from given import bytes_into, bytes_out_of
 from matplotlib.patches import Patch
 from simulated import Gate, simulate
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, PURPLE, RANKS
 from minidist.papers import parameter_server as paper
 
@@ -18,22 +17,21 @@ SERVER = PURPLE
 
 def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -> None:
     """For each number of servers a panel: for each rank a bar of what it receives and sends, in units of S."""
-    fig, axes = plt.subplots(1, len(loads), figsize=(10, 2.9), sharey=True, squeeze=False)
+    fig, axes = canvas(
+        10, 2.9, title, columns=len(loads), sharey=True, bold=True, within=(0.07, 0.99, 0.8, 0.16), gap=0.06
+    )
     for ax, (k, load) in zip(axes[0], loads.items(), strict=True):
         names = [f"w{w}" for w in range(workers)] + [f"s{i}" for i in range(k)]
         ax.bar(names, load, color=[BLUE] * workers + [SERVER] * k, width=0.7)
         for place, height in enumerate(load):
             ax.text(place, height + 0.12, f"{height:g}", ha="center", fontsize=9)
         ax.set_title(f"{k} server{'s' * (k > 1)}", fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel("rank")
     axes[0, -1].legend(
         handles=[Patch(color=BLUE, label="worker"), Patch(color=SERVER, label="server")], frameon=False, fontsize=9
     )
     axes[0, 0].set_ylabel("received + sent, in units of $S$")
     axes[0, 0].set_ylim(0, 1.15 * max(max(load) for load in loads.values()))
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.8, bottom=0.16, wspace=0.06)
     said = [
         f"With {k} server{'s' * (k > 1)}: each worker {load[0]:g} S, each server {load[workers]:g} S."
         for k, load in loads.items()
@@ -43,7 +41,9 @@ def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -
 
 def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
     """For each run a panel with a line for each worker: boxes with an iteration's number, hatched where it waits."""
-    fig, axes = plt.subplots(len(runs), 1, figsize=(10, 1.45 * len(runs) + 0.7), sharex=True, squeeze=False)
+    fig, axes = canvas(
+        10, 1.45 * len(runs) + 0.7, title, rows=len(runs), hidden=("top", "right", "left"), sharex=True, bold=True
+    )
     for ax, (name, run) in zip(axes[:, 0], runs.items(), strict=True):
         workers = 1 + max(read.worker for read in run.reads)
         for read in run.reads:
@@ -61,7 +61,6 @@ def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
         ax.set_yticks([-w for w in range(workers)], [f"worker {w}" for w in range(workers)], fontsize=9)
         ax.set_xlim(0, until)
         ax.set_title(name, loc="left", fontsize=10)
-        ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
     axes[-1, 0].set_xlabel("time, in simulated seconds")
     axes[0, 0].legend(
@@ -72,7 +71,6 @@ def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
         **{"frameon": False, "ncols": 2, "loc": "lower right", "bbox_to_anchor": (1.0, 0.95), "fontsize": 9},
     )
     height = 1.45 * len(runs) + 0.7
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.48 / height, hspace=0.45)
     said = []
     for name, run in runs.items():
@@ -83,18 +81,17 @@ def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
 
 def draw_weights(curves: Mapping[int, Sequence[float]], q: float, steps: int) -> None:
     """The weight after each push, a panel for each delay."""
-    fig, axes = plt.subplots(1, len(curves), figsize=(10, 2.7), sharey=True, squeeze=False)
+    title = f"The weight after each push, if every gradient is τ pushes old (q = {q:g})"
+    fig, axes = canvas(
+        10, 2.7, title, columns=len(curves), sharey=True, bold=True, within=(0.07, 0.99, 0.78, 0.18), gap=0.08
+    )
     for ax, (tau, weights), color in zip(axes[0], curves.items(), [*RANKS, SERVER], strict=False):
         ax.axhline(0, color=GREY, lw=0.8)
         ax.plot(weights[: steps + 1], color=color, lw=1.5)
         ax.set_title(rf"$\tau$ = {tau}", fontsize=10)
         ax.set_xlabel("push")
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("weight")
     axes[0, 0].set_ylim(-2.2, 2.2)
-    title = f"The weight after each push, if every gradient is τ pushes old (q = {q:g})"
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.78, bottom=0.18, wspace=0.08)
     said = [
         f"τ = {tau}: from {weights[0]:g}, the largest of the last ten before push {steps} is"
         f" {max(map(abs, weights[steps - 9 : steps + 1])):.2g} in size."

@@ -9,7 +9,7 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import pytest
 
 from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.meaning import check_timing
+from minidist.classroom.parts import on, part
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")
-HIDDEN = ("given", "minidist.parameter_server")  # what ranks cannot import
+HIDDEN = ("answers", "given", "minidist.parameter_server")  # what ranks cannot import
 
 HEADER = 16  # bytes
 SHAPES = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers
@@ -52,9 +53,7 @@ def keys_of(size: int, k: int, i: int) -> slice:
     return own("ranges")(size, k)[i]  # type: ignore[no-any-return]
 
 
-@cache
-def own(name: str) -> Any:
-    return lessons_own(__file__, name)
+own = partial(lessons_own, __file__)  # the lesson's own functions
 
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------
@@ -84,9 +83,7 @@ def check_ranges(submission: Submission, function: str) -> None:
             lose(f"{call} is {text}: their lengths are {lengths}, and no two should differ by more than 1.")
 
 
-@pytest.mark.points(1, "ranges: consecutive, all keys, as equal as can be")
-def test_ranges(submission: Submission) -> None:
-    check_ranges(submission, "ranges")
+test_ranges = part(1, "ranges: consecutive, all keys, as equal as can be", check_ranges, "ranges")
 
 
 # ---- push ------------------------------------------------------------------------------------------------------------
@@ -143,9 +140,8 @@ def test_push_bytes(submission: Submission) -> None:
         for rank in range(workers):
             if outcomes[rank].nbytes < 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
                 lose(
-                    f"On {case.label}: rank {rank} sent {outcomes[rank].nbytes} bytes in"
-                    f" {outcomes[rank].messages} messages; the gradient and {counted(k, 'header')} are"
-                    f" {4 * size + HEADER * k} bytes in {2 * k}."
+                    f"{on(case, rank)} sent {outcomes[rank].nbytes} bytes in {outcomes[rank].messages} messages; the"
+                    f" gradient and {counted(k, 'header')} are {4 * size + HEADER * k} bytes in {2 * k}."
                 )
 
 
@@ -296,19 +292,9 @@ def check_soon(submission: Submission, function: str) -> None:
     check_gate(submission, function, questions, True, ENOUGH)
 
 
-@pytest.mark.points(2, "fresh: of everyone the first clock - staleness updates")
-def test_fresh(submission: Submission) -> None:
-    check_behind(submission, "fresh")
-
-
-@pytest.mark.points(1, "fresh: all of one's own updates")
-def test_fresh_own(submission: Submission) -> None:
-    check_own(submission, "fresh")
-
-
-@pytest.mark.points(1, "fresh: as soon as that is so")
-def test_fresh_soon(submission: Submission) -> None:
-    check_soon(submission, "fresh")
+test_fresh = part(2, "fresh: of everyone the first clock - staleness updates", check_behind, "fresh")
+test_fresh_own = part(1, "fresh: all of one's own updates", check_own, "fresh")
+test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 
 
 # ---- take ------------------------------------------------------------------------------------------------------------
@@ -359,14 +345,16 @@ def check_taken(
                 lose(f"{here} shard.update has been called {updates} times; {wanted} is right.")
 
 
-@pytest.mark.points(1, "take: without bsp, each push is an update at once")
-def test_take(submission: Submission) -> None:
-    check_taken(submission, False, [(0, 1, 2, 0), (2, 2, 1, 0, 1)])
-
-
-@pytest.mark.points(2, "take: in bsp one update, when the last gradient is there")
-def test_take_together(submission: Submission) -> None:
-    check_taken(submission, True, [(0, 1, 2, 0, 1, 2), (2, 0, 1, 1, 2, 0)])
+test_take = part(
+    1, "take: without bsp, each push is an update at once", check_taken, False, [(0, 1, 2, 0), (2, 2, 1, 0, 1)]
+)
+test_take_together = part(
+    2,
+    "take: in bsp one update, when the last gradient is there",
+    check_taken,
+    True,
+    [(0, 1, 2, 0, 1, 2), (2, 0, 1, 1, 2, 0)],
+)
 
 
 @pytest.mark.points(1, "take: in bsp the same bits in whatever order they come")

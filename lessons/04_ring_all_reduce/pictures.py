@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.papers import collectives
 
@@ -32,7 +32,17 @@ def draw_ring(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) ->
     steps = max(map(len, sent))
     columns = min(4, steps + 1)
     rows = -(-(steps + 1) // columns)
-    fig, axes = plt.subplots(rows, columns, figsize=(10.5, 2.9 * rows + 0.35), squeeze=False)
+    height = 2.9 * rows + 0.35
+    fig, axes = canvas(
+        10.5,
+        height,
+        title,
+        rows=rows,
+        columns=columns,
+        bold=True,
+        within=(0.0, 1.0, 1 - 0.6 / height, 0.0),
+        gap=(0.0, 0.12),
+    )
     for step, ax in enumerate(axes.flat):
         ax.axis("off")
         if step > steps:
@@ -48,8 +58,6 @@ def draw_ring(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) ->
             else:
                 for place, number in enumerate(np.ravel(held[rank])[:4]):
                     _draw_number(ax, (x + 0.65 + 0.72 * place, y), int(number))
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.0, right=1.0, top=1 - 0.6 / (2.9 * rows + 0.35), bottom=0.0, wspace=0.0, hspace=0.12)
     show(fig, _in_words(sent, held, title))
 
 
@@ -105,7 +113,7 @@ def _digits(array: Any) -> str:
 
 def draw_busiest(busiest: Mapping[tuple[str, int], int], size: int) -> None:
     """How much the busiest rank sends, over N. Dots, busiest[name, n], were counted, in bytes of float32."""
-    fig, ax = plt.subplots(figsize=(8, 3.9))
+    fig, [[ax]] = canvas(8, 3.9, within=(0.08, 0.78, 0.92, 0.14))
     every_n = range(2, 17)
     for name, formula in COMPUTED.items():
         line = [max(formula(size, n).sent) / size for n in every_n]
@@ -116,9 +124,7 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], size: int) -> None:
     ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in units of $S$", xticks=every_n[::2], ylim=(0, 15.8))
     ax.grid(axis="y", color=LIGHT, lw=0.8)
     ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.78, top=0.92, bottom=0.14)
     show(
         fig,
         "What the busiest rank sends, in units of the array, for 2 to 16 ranks: the server's line climbs to 15, the"

@@ -30,6 +30,7 @@ from minidist.classroom.diagnose import (
     in_a_sum,
 )
 from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
+from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -56,7 +57,7 @@ def case(submission: Submission, function: str, n: int, size: int, dtype: str = 
     else:
         inputs = [submission.random.integers(1, 1000, size).astype(dtype) for _ in range(n)]
     given = [x[chunk(size, n, rank)] for rank, x in enumerate(inputs)] if function == "all_gather" else inputs
-    label = f"{n} rank{'s' * (n > 1)}, {function} of {size:,} {dtype}"
+    label = f"{ranks(n)}, {function} of {size:,} {dtype}"
     return Case(n, label, given, {"function": function, "size": size, "out": out})
 
 
@@ -74,10 +75,6 @@ def wanted(case: Case, rank: int) -> Array:
     return total[chunk(size, case.n, rank)] if function == "reduce_scatter" else total
 
 
-def who(case: Case, rank: int) -> str:
-    return f"On {case.label}: rank {rank}"
-
-
 def check_shapes(case: Case, outcomes: Sequence[Outcome], least: float = 0.5) -> None:
     """Every rank has returned an array of the right shape and dtype, and there were messages: of the bytes without
     which the task cannot be done at least such a part."""
@@ -85,10 +82,10 @@ def check_shapes(case: Case, outcomes: Sequence[Outcome], least: float = 0.5) ->
     for rank, outcome in enumerate(outcomes):
         found, expected = outcome.value["returned"], wanted(case, rank)
         if isinstance(found, str):
-            lose(f"{who(case, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+            lose(f"{on(case, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
         if found.shape != expected.shape or found.dtype != expected.dtype:
             lose(
-                f"{who(case, rank)} returned {found.dtype} {found.shape} where {expected.dtype} {expected.shape} is"
+                f"{on(case, rank)} returned {found.dtype} {found.shape} where {expected.dtype} {expected.shape} is"
                 " wanted."
             )
     needed = sum(COSTS[function](size, case.n).sent) * case.inputs[0].itemsize
@@ -112,7 +109,7 @@ def check_values(case: Case, outcomes: Sequence[Outcome]) -> None:
     check_shapes(case, outcomes, 0)
     for rank, outcome in enumerate(outcomes):
         if factor_of(outcome.value["returned"], wanted(case, rank)) is None:
-            lose(f"{who(case, rank)} {what_is_wrong(case, rank, outcome.value['returned'])}.")
+            lose(f"{on(case, rank)} {what_is_wrong(case, rank, outcome.value['returned'])}.")
     check_shapes(case, outcomes, 1)
 
 
@@ -142,7 +139,7 @@ def check_balance(case: Case, outcomes: Sequence[Outcome]) -> None:
         rank, total = int(np.argmax(nbytes)), sum(nbytes)
         if nbytes[rank] > BUSIEST * total / case.n:
             lose(
-                f"{who(case, rank)} {verb} {nbytes[rank]:,} of all {total:,} bytes. Around a ring no rank is busier"
+                f"{on(case, rank)} {verb} {nbytes[rank]:,} of all {total:,} bytes. Around a ring no rank is busier"
                 f" than another: each {verb} {total // case.n:,}."
             )
 
@@ -192,7 +189,7 @@ def check_out(submission: Submission, function: str, shared: str) -> None:
     right = is_right(cases[0], plain)
     for each, outcomes in zip(cases, [plain, *runs], strict=True):
         for rank, outcome in enumerate(outcomes):
-            value, here = outcome.value, who(each, rank)
+            value, here = outcome.value, on(each, rank)
             if each.arguments["out"] != "shared":
                 index = first_difference(value["x"], each.inputs[rank])
                 if index is not None:
@@ -227,18 +224,18 @@ def check_ring(case: Case, outcomes: Sequence[Outcome]) -> None:
         for _, peer, line in outcome.sent:
             if peer != right:
                 lose(
-                    f"{who(case, rank)} sends to rank {peer} at {line}; around the ring it sends to its right neighbor"
+                    f"{on(case, rank)} sends to rank {peer} at {line}; around the ring it sends to its right neighbor"
                     f" alone, rank {right}."
                 )
         if outcome.nbytes != allowed:
             lose(wrong_bytes(case, rank, outcome, allowed))
         if outcome.messages != cost.steps:
-            lose(f"{who(case, rank)} sent {outcome.messages} messages; there are {cost.steps} steps.")
+            lose(f"{on(case, rank)} sent {outcome.messages} messages; there are {cost.steps} steps.")
 
 
 def wrong_bytes(case: Case, rank: int, outcome: Outcome, allowed: int) -> str:
     """Which transfers are not what they should be."""
-    lines = [f"{who(case, rank)} sent {outcome.nbytes:,} bytes where the ring sends {allowed:,}."]
+    lines = [f"{on(case, rank)} sent {outcome.nbytes:,} bytes where the ring sends {allowed:,}."]
     chunk_bytes, narrow = case.arguments["size"] // case.n * case.inputs[0].itemsize, case.inputs[0].itemsize == 4
     for (_, peer, line), (nbytes, messages) in outcome.sent.items():
         remark = ""
@@ -254,65 +251,37 @@ def wrong_bytes(case: Case, rank: int, outcome: Outcome, allowed: int) -> str:
 # ---- reduce_scatter --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "reduce_scatter: rank r gets chunk r of the sum")
-def test_reduce_scatter(submission: Submission) -> None:
-    check_result(submission, "reduce_scatter", [(4, 12), (2, 12)])
-
-
-@pytest.mark.points(1, "reduce_scatter: any size, on any number of ranks")
-def test_reduce_scatter_any(submission: Submission) -> None:
-    check_others(submission, "reduce_scatter")
-
-
-@pytest.mark.points(1, "reduce_scatter: x stays; out, which may be a view of x")
-def test_reduce_scatter_out(submission: Submission) -> None:
-    check_out(submission, "reduce_scatter", "out is a view of x")
-
-
-@pytest.mark.points(2, "reduce_scatter: N-1 messages of a chunk, to the right")
-def test_reduce_scatter_steps(submission: Submission) -> None:
-    check_steps(submission, "reduce_scatter")
+test_reduce_scatter = part(
+    2, "reduce_scatter: rank r gets chunk r of the sum", check_result, "reduce_scatter", [(4, 12), (2, 12)]
+)
+test_reduce_scatter_any = part(1, "reduce_scatter: any size, on any number of ranks", check_others, "reduce_scatter")
+test_reduce_scatter_out = part(
+    1, "reduce_scatter: x stays; out, which may be a view of x", check_out, "reduce_scatter", "out is a view of x"
+)
+test_reduce_scatter_steps = part(
+    2, "reduce_scatter: N-1 messages of a chunk, to the right", check_steps, "reduce_scatter"
+)
 
 
 # ---- all_gather ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "all_gather: everyone gets all chunks")
-def test_all_gather(submission: Submission) -> None:
-    check_result(submission, "all_gather", [(4, 12), (2, 12)])
-
-
-@pytest.mark.points(1, "all_gather: any size, on any number of ranks")
-def test_all_gather_any(submission: Submission) -> None:
-    check_others(submission, "all_gather")
-
-
-@pytest.mark.points(1, "all_gather: x stays; out, and x may be a view of it")
-def test_all_gather_out(submission: Submission) -> None:
-    check_out(submission, "all_gather", "x is a view of out")
-
-
-@pytest.mark.points(2, "all_gather: N-1 messages of a chunk, to the right")
-def test_all_gather_steps(submission: Submission) -> None:
-    check_steps(submission, "all_gather")
+test_all_gather = part(2, "all_gather: everyone gets all chunks", check_result, "all_gather", [(4, 12), (2, 12)])
+test_all_gather_any = part(1, "all_gather: any size, on any number of ranks", check_others, "all_gather")
+test_all_gather_out = part(
+    1, "all_gather: x stays; out, and x may be a view of it", check_out, "all_gather", "x is a view of out"
+)
+test_all_gather_steps = part(2, "all_gather: N-1 messages of a chunk, to the right", check_steps, "all_gather")
 
 
 # ---- all_reduce, with the chapter's reduce_scatter and all_gather ----------------------------------------------------
 
 
-@pytest.mark.points(1, "all_reduce: everyone gets the sum, for any size and N")
-def test_all_reduce(submission: Submission) -> None:
-    check_result(submission, "all_reduce", [(4, 12), *OTHERS])
-
-
-@pytest.mark.points(1, "all_reduce: x stays; out, which may be x")
-def test_all_reduce_out(submission: Submission) -> None:
-    check_out(submission, "all_reduce", "out is x")
-
-
-@pytest.mark.points(2, "all_reduce: 2(N-1)/N·S from each rank, to the right")
-def test_all_reduce_steps(submission: Submission) -> None:
-    check_steps(submission, "all_reduce")
+test_all_reduce = part(
+    1, "all_reduce: everyone gets the sum, for any size and N", check_result, "all_reduce", [(4, 12), *OTHERS]
+)
+test_all_reduce_out = part(1, "all_reduce: x stays; out, which may be x", check_out, "all_reduce", "out is x")
+test_all_reduce_steps = part(2, "all_reduce: 2(N-1)/N·S from each rank, to the right", check_steps, "all_reduce")
 
 
 @pytest.mark.points(1, "all_reduce: memory for the result and three chunks")
@@ -326,7 +295,7 @@ def test_memory(submission: Submission) -> None:
     for rank, outcome in enumerate(outcomes):
         if outcome.value["peak"] > limit:
             lose(
-                f"{who(each, rank)} held {outcome.value['peak']:,} bytes at a time in addition to x; the result and"
+                f"{on(each, rank)} held {outcome.value['peak']:,} bytes at a time in addition to x; the result and"
                 f" {HELD} chunks are {8 * (size + HELD * size // n):,}. Which array is as large as x, and is not the"
                 " result?"
             )
@@ -354,7 +323,7 @@ def test_factor(submission: Submission) -> None:
             for rank, outcome in enumerate(outcomes):
                 found, expected = outcome.value["returned"], wanted(each, rank)
                 if factor_of(found, expected) not in (None, 1.0):
-                    lose(f"{who(each, rank)} {what_is_wrong(each, rank, found)}.")
+                    lose(f"{on(each, rank)} {what_is_wrong(each, rank, found)}.")
 
 
 @pytest.mark.points(1, "nothing depends on luck: waiting sends, requests, order")
@@ -381,13 +350,13 @@ def check_passed_on(submission: Submission, function: str, target: str) -> None:
         for rank, outcome in enumerate(outcomes):
             found, left = outcome.value["returned"], (rank - 1) % each.n
             if isinstance(found, str):
-                lose(f"{who(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+                lose(f"{on(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
             if np.all(found == -1):
-                lose(f"{who(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
+                lose(f"{on(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
             if not np.array_equal(found, each.inputs[left]):
                 held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
                 what = f"rank {held[0]}'s" if held else "nobody's"
-                lose(f"{who(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
+                lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
 
 
 def check_pass_right(submission: Submission) -> None:
@@ -413,13 +382,13 @@ def check_all_steps(submission: Submission, function: str) -> None:
                 right = (rank + 1) % each.n
                 for _, peer, line in outcome.sent:
                     if peer != right:
-                        lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
+                        lose(f"{on(each, rank)} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
             if not is_right(each, outcomes):
                 find_wrong_step(each, outcomes, function)
             check_values(each, outcomes)
             for rank, outcome in enumerate(outcomes):
                 if outcome.messages != each.n - 1:
-                    lose(f"{who(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps: one each will do.")
+                    lose(f"{on(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps: one each will do.")
 
 
 def find_wrong_step(case: Case, outcomes: Sequence[Outcome], function: str) -> None:
@@ -435,7 +404,7 @@ def find_wrong_step(case: Case, outcomes: Sequence[Outcome], function: str) -> N
             of_ranks = [x[place] for x in case.inputs] if function == "reduce_scatter" else []
             expected = np.sum([of_ranks[k] for k in added], axis=0) if of_ranks else everything[place]
             verb = "added to" if of_ranks else "put into"
-            here = f"{who(case, rank)}, step {step}: chunk {comes} comes in from the left, to be {verb} chunk {comes}"
+            here = f"{on(case, rank)}, step {step}: chunk {comes} comes in from the left, to be {verb} chunk {comes}"
             changed = sorted({chunk_of(int(index), n, size) for index in np.flatnonzero(after != before)})
             if not changed:
                 lose(f"{here} of work, in place. Nothing in work has changed.")

@@ -11,7 +11,8 @@ import numpy as np
 
 from minidist.classroom import engines
 from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import returned
+from minidist.classroom.ranks import number, numbers, returned
+from minidist.classroom.watch import Watched
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -20,7 +21,7 @@ from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("rows", "send_bucket", "reduce", "sum_over_axes")
-given = functions("given", METHODS, of="DataParallel")
+given = functions("answers", METHODS, of="DataParallel")
 
 
 def make(
@@ -33,34 +34,6 @@ def make(
     how = Settings(PRECISIONS[settings["precision"]], SGD(), seed=settings["seed"], bucket_size=bucket_size)
     made: Engine = graded(gpt(GPTConfig(**model)), how, comm)
     return made
-
-
-def number(value: Any) -> Any:
-    """A number as it is; of anything else the type."""
-    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return float(value) if plain else type(value).__name__
-
-
-class Watched:
-    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
-
-    def __init__(self, comm: Comm) -> None:
-        self.comm, self.sent = comm, list[Array]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
-
-    def send(self, array: Array, dest: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.send(array, dest)
-
-    def sendrecv(self, array: Array, dest: int, out: Array, source: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.sendrecv(array, dest, out, source)
-
-    def isend(self, array: Array, dest: int) -> Any:
-        self.sent.append(array.copy())
-        return self.comm.isend(array, dest)
 
 
 # ---- train_step ------------------------------------------------------------------------------------------------------
@@ -88,10 +61,7 @@ def train_layers_watched(comm: Comm, exercise: ModuleType, mine: Sequence[Array]
 
 # ---- one method ------------------------------------------------------------------------------------------------------
 
-
-def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
-    """Losses of some steps of training."""
-    return engines.train(make(comm, exercise, **made), batches)
+train = engines.on_engine(make, engines.train)
 
 
 def rows(comm: Comm, exercise: ModuleType, _: Any, batches: list[int], **made: Any) -> list[Any]:
@@ -187,11 +157,7 @@ def call_backward(comm: Comm, exercise: ModuleType, mine: Sequence[Any]) -> Any:
 
 
 def call_clip_factor(comm: Comm, exercise: ModuleType, mine: Sequence[Array], clips: list[float]) -> list[Any]:
-    pairs = [exercise.clip_factor(list(mine), clip) for clip in clips]
-    return [
-        [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
-        for pair in pairs
-    ]
+    return [numbers(exercise.clip_factor(list(mine), clip)) for clip in clips]
 
 
 def call_sending(comm: Comm, exercise: ModuleType, _: Any, ready: list[float], takes: float) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
 from minidist.papers import collectives
 
@@ -18,7 +18,9 @@ FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "server": r"server: $(N-1)\,\Ps
 
 def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = "") -> None:
     """The weight of each row of a batch, rank by rank, in each of several programs: weights[program][rank][row]."""
-    fig, axes = plt.subplots(1, len(weights), figsize=(10, 2.7), sharey=True, squeeze=False)
+    fig, axes = canvas(
+        10, 2.7, title, columns=len(weights), sharey=True, bold=True, within=(0.08, 0.99, 0.8, 0.18), gap=0.08
+    )
     for ax, (name, of_ranks) in zip(axes[0], weights.items(), strict=True):
         place = 0
         for rank, of_rows in enumerate(of_ranks):
@@ -30,11 +32,8 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
         ax.set_title(name, loc="left", fontsize=10)
         ax.set(xlabel="row of the batch", xticks=range(place))
         ax.tick_params(length=0)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("weight in the gradient")
     axes[0][0].set_ylim(top=0.145)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.08, right=0.99, top=0.8, bottom=0.18, wspace=0.08)
     words = [
         f"{name}: " + ", ".join(f"rank {r} {' '.join(f'{w:.3f}' for w in of)}" for r, of in enumerate(of_ranks))
         for name, of_ranks in weights.items()
@@ -44,7 +43,7 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
 
 def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     """How much the busiest rank sends in a step, over N. Dots, busiest[way, n], were counted, in numbers."""
-    fig, ax = plt.subplots(figsize=(8, 3.4))
+    fig, [[ax]] = canvas(8, 3.4, within=(0.08, 0.76, 0.91, 0.15))
     every_n = range(2, 9)
     for way, formula in COMPUTED.items():
         line = [max(formula(psi, n).sent) / psi for n in every_n]
@@ -55,9 +54,7 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 7.5))
     ax.grid(axis="y", color=LIGHT, lw=0.8)
     ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.76, top=0.91, bottom=0.15)
     words = ", ".join(f"{way} with {n} ranks {numbers / psi:.2f}" for (way, n), numbers in busiest.items())
     show(
         fig,
@@ -68,7 +65,17 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
 
 def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = "") -> None:
     """One rank's events in a backward, in order: ("backward", unit, 0) and ("sends", "", bytes)."""
-    fig, axes = plt.subplots(len(steps), 1, figsize=(10, 0.5 + 1.5 * len(steps)), squeeze=False)
+    height = 0.5 + 1.5 * len(steps)
+    fig, axes = canvas(
+        10,
+        height,
+        title,
+        rows=len(steps),
+        hidden=ALL_SIDES,
+        bold=True,
+        within=(0.08, 0.99, 1 - 0.62 / height, 0.1),
+        gap=0.35,
+    )
     words = []
     for ax, (name, events) in zip(axes[:, 0], steps.items(), strict=True):
         said = []
@@ -90,11 +97,8 @@ def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = 
         ax.set_xlabel("time, not to scale" if ax is axes[-1, 0] else "", fontsize=9)
         ax.set_yticks([0.47, 1.47], ["sends", "backward"], fontsize=9)
         ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
         ax.set_title(name, loc="left", fontsize=10)
         words.append(f"{name}: {', '.join(said)}")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / (0.5 + 1.5 * len(steps)), bottom=0.1, hspace=0.35)
     show(fig, f"{title} What rank 0 does in a backward, from left to right. {'. '.join(words)}.")
 
 
@@ -104,7 +108,16 @@ Plan = tuple[Sequence[float], Sequence[float], float]  # buckets: when each is r
 def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
     """When buckets are ready, leave and arrive, for several numbers of buckets."""
     plans = {f"{k} bucket{'s' * (k > 1)}": plan for k, plan in buckets.items()}
-    fig, axes = plt.subplots(len(plans), 1, figsize=(10, 0.6 + 1.05 * len(plans)), sharex=True, squeeze=False)
+    height = 0.6 + 1.05 * len(plans)
+    fig, axes = canvas(
+        10,
+        height,
+        rows=len(plans),
+        hidden=ALL_SIDES,
+        sharex=True,
+        within=(0.08, 0.99, 1 - 0.3 / height, 0.12),
+        gap=0.45,
+    )
     ends = {name: starts[-1] + takes for name, (_, starts, takes) in plans.items()}
     for ax, (name, (ready, starts, takes)) in zip(axes[:, 0], plans.items(), strict=True):
         for begin, end in zip([0.0, *ready[:-1]], ready, strict=True):
@@ -115,10 +128,8 @@ def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
         ax.set(xlim=(0, max(ends.values()) * 1.05), ylim=(0, 2))
         ax.set_yticks([0.47, 1.47], ["link", "backward"], fontsize=9)
         ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
         ax.set_title(name, loc="left", fontsize=10)
     axes[-1, 0].set_xlabel("time, in units (simulated)")
-    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.3 / (0.6 + 1.05 * len(plans)), bottom=0.12, hspace=0.45)
     words = ", ".join(f"{name} at {end:.4g}" for name, end in ends.items())
     show(
         fig,

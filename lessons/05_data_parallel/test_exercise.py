@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.parts import by_rank, named, on, ranks
+from minidist.classroom.sharded import RANKS, check_factor, check_sum, descend, forward, slopes, small, with_numbers
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, share, training
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
@@ -26,8 +28,7 @@ from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 Array = np.ndarray
 METHODS = ("rows", "send_bucket", "reduce", "sum_over_axes")
 ASKED = ("train_step", *(f"DataParallel.{name}" for name in METHODS))
-HIDDEN = ("minidist.data_parallel", "given")  # what ranks cannot import
-RANKS = (4, 3, 2, 1)
+HIDDEN = ("minidist.data_parallel", "answers", "given")  # what ranks cannot import
 PHASE = "all-reduce gradients"
 SMALL = {"vocabulary": 17, "context": 8, "layers": 2, "heads": 1, "width": 3, "tied": False}
 
@@ -41,7 +42,7 @@ def check_ring(run: Case, rank: int, outcome: Outcome, sizes: Sequence[int], nby
     messages, elements = 2 * (run.n - 1) * len(sizes), sum(ring_all_reduce(size, run.n).sent[rank] for size in sizes)
     largest = max(max(chunk_sizes(size, run.n)) for size in sizes) * nbytes
     for (phase, peer, line), (some, count) in outcome.sent.items():
-        here = f"On {run.label}: rank {rank} sends {some:,} bytes{line and f' at {line}'}"
+        here = f"{on(run, rank)} sends {some:,} bytes{line and f' at {line}'}"
         if phase != PHASE:
             lose(f"{here} {'outside of every phase' if phase == 'main' else f'in phase {phase!r}'}; use {PHASE!r}.")
         if peer != (rank + 1) % run.n:
@@ -50,7 +51,7 @@ def check_ring(run: Case, rank: int, outcome: Outcome, sizes: Sequence[int], nby
             lose(f"{here} in {count} messages; {largest:,} bytes are the most that one of them needs.")
     if (outcome.messages, outcome.nbytes) != (messages, elements * nbytes):
         lose(
-            f"On {run.label}: rank {rank} sends {outcome.messages} messages, {outcome.nbytes:,} bytes; {messages}"
+            f"{on(run, rank)} sends {outcome.messages} messages, {outcome.nbytes:,} bytes; {messages}"
             f" messages, {elements * nbytes:,} bytes, are needed and enough: {len(sizes)} ring all-reduce"
             f"{'s' * (len(sizes) > 1)} of {' + '.join(map(str, sizes))} elements."
         )
@@ -80,22 +81,8 @@ def layers(submission: Submission, n: int, batch: int, what: str = "", depth: in
         own_x, own_y = draw((batch, width)), np.tanh(draw((batch, width)))
         own_x[mine], own_y[mine] = x[mine], y[mine]
         inputs.append((np.stack(flats), own_x, own_y))
-    label = f"{n} rank{'s' * (n > 1)}, {depth} layers, {batch} rows{what}"
+    label = f"{ranks(n)}, {depth} layers, {batch} rows{what}"
     return Layers(n, label, inputs, {"rate": RATE, **arguments}, flats, x, y)
-
-
-def slopes(flats: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[float, list[Array]]:
-    """What rows contribute to the loss, and to the gradient of each flat buffer."""
-    width, h = x.shape[1], [x]
-    square = width * width
-    for flat in flats:
-        h.append(np.tanh(h[-1] @ flat[:square].reshape(width, width) + flat[square:]))
-    dh, gradients = (h[-1] - y) / batch, list[Array]()
-    for i in reversed(range(len(flats))):
-        dz = dh * (1 - h[i + 1] ** 2)
-        gradients.insert(0, np.append(h[i].T @ dz, dz.sum(axis=0)))
-        dh = dz @ flats[i][:square].reshape(width, width).T
-    return float(((h[-1] - y) ** 2).sum() / 2 / batch), gradients
 
 
 def rows_of(run: Layers, rank: int) -> tuple[Array, Array]:
@@ -113,7 +100,7 @@ def updates(run: Layers, outcomes: Sequence[Outcome], which: int) -> list[Array]
     for rank, outcome in enumerate(outcomes):
         for number, flat in enumerate(outcome.value[which]["flats"]):
             if not np.all(np.isfinite(flat)):
-                lose(f"On {run.label}: rank {rank}'s parameters of layer {number} are not all finite after the step.")
+                lose(f"{on(run, rank)}'s parameters of layer {number} are not all finite after the step.")
         found.append((together(run.flats) - together(outcome.value[which]["flats"])) / RATE)
     return found
 
@@ -123,7 +110,7 @@ def pairs_of(run: Layers, outcomes: Sequence[Outcome], which: int = 0) -> list[l
     for rank, outcome in enumerate(outcomes):
         for pair in outcome.value[which]["returned"]:
             if not isinstance(pair, list) or len(pair) != 2:
-                lose(f"On {run.label}: rank {rank}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
+                lose(f"{on(run, rank)}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
     return [outcome.value[which]["returned"] for outcome in outcomes]
 
 
@@ -142,30 +129,24 @@ def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=2, clips=[0.0]) for n, batch in ((4, 8), (3, 6), (2, 4), (1, 3))]
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
-        batch, flats, losses = len(run.x), [flat.copy() for flat in run.flats], []
-        _, first = slopes(flats, run.x, run.y, batch)
-        for _ in range(run.arguments["steps"]):
-            loss, gradients = slopes(flats, run.x, run.y, batch)
-            losses.append(loss)
-            flats = [flat - RATE * gradient for flat, gradient in zip(flats, gradients, strict=True)]
+        batch, steps = len(run.x), run.arguments["steps"]
+        _, first = slopes(run.flats, run.x, run.y, batch)
+        losses, flats = descend(
+            run.flats, steps, RATE, lambda of, run=run, batch=batch: slopes(of, run.x, run.y, batch)
+        )
         for rank, outcome in enumerate(outcomes):
             _, own = slopes(run.flats, *rows_of(run, rank), batch)
             for layer, expected in enumerate(flats):
                 found = outcome.value[0]["flats"][layer]
                 if not alike(found, expected):
                     lose(
-                        f"On {run.label}: rank {rank}'s parameters of layer {layer} are not those of one process after"
+                        f"{on(run, rank)}'s parameters of layer {layer} are not those of one process after"
                         f" {run.arguments['steps']} steps" + explained(run, found, layer, first, own) + "."
                     )
         parts = pairs_of(run, outcomes)
         for step, loss in enumerate(losses):
-            total = (
-                sum(of_rank[step][0] for of_rank in parts)
-                if all(isinstance(of_rank[step][0], float) for of_rank in parts)
-                else float("nan")
-            )
-            if not np.isclose(total, loss, rtol=1e-9):
-                lose(f"On {run.label}: the ranks' parts of the loss add up to {total:.6g}, where it is {loss:.6g}.")
+            of_step = [of_rank[step][0] for of_rank in parts]
+            check_sum(run, of_step if all(isinstance(part, float) for part in of_step) else [float("nan")], loss)
 
 
 def explained(run: Layers, found: Array, layer: int, gradients: list[Array], own: list[Array]) -> str:
@@ -202,7 +183,7 @@ def test_shares(submission: Submission) -> None:
                     if mean
                     else ("is every row in some rank's share, and does it weigh 1/B?")
                 )
-                lose(f"On {run.label}: rank {rank} does not update by the gradient of the batch: {words}.")
+                lose(f"{on(run, rank)} does not update by the gradient of the batch: {words}.")
         check_uneven_loss(run, outcomes, loss, sum(slopes(run.flats, x, y, len(x))[0] for x, y in shares))
 
 
@@ -211,25 +192,26 @@ def check_uneven_loss(run: Layers, outcomes: Sequence[Outcome], loss: float, of_
     parts = [of_rank[0][0] for of_rank in pairs_of(run, outcomes)]
     for rank, part in enumerate(parts):
         if not isinstance(part, float) or not np.isfinite(part):
-            lose(f"On {run.label}: rank {rank}'s part of the loss is {part}. Of a share without rows it is 0.")
-    if not any(np.isclose(sum(parts), known, rtol=1e-9) for known in (loss, of_means)):
-        lose(
-            f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}. Does"
-            " every row weigh 1/B?"
-        )
+            lose(f"{on(run, rank)}'s part of the loss is {part}. Of a share without rows it is 0.")
+    if not np.isclose(sum(parts), of_means, rtol=1e-9):
+        check_sum(run, parts, loss, more=" Does every row weigh 1/B?")
 
 
 CLIPPED = 50  # the norm is this many times the limit: so is, nearly, that of each rank's own gradient
 
 
+def clipped(submission: Submission, *limits: float) -> list[Layers]:
+    """Runs with these limits of the norm, each times the norm."""
+    cases = [layers(submission, n, batch, steps=1) for n, batch in ((2, 4), (1, 3))]
+    for run in cases:
+        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, len(run.x))[1])))
+        run.arguments["clips"] = [norm * limit for limit in limits]
+    return cases
+
+
 @pytest.mark.points(2, "train_step: clipped as a whole, after the sum")
 def test_clip(submission: Submission) -> None:
-    cases = []
-    for n, batch in ((2, 4), (1, 3)):
-        run = layers(submission, n, batch, steps=1)
-        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, batch)[1])))
-        run.arguments["clips"] = [0.0, norm * 50, norm / CLIPPED]
-        cases.append(run)
+    cases = clipped(submission, 0.0, 50.0, 1 / CLIPPED)
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         free, wide, tight = (updates(run, outcomes, which) for which in range(3))
         clip, batch = run.arguments["clips"][2], len(run.x)
@@ -237,7 +219,7 @@ def test_clip(submission: Submission) -> None:
         parts = [together(slopes(run.flats, *rows_of(run, rank), batch)[1]) for rank in range(run.n)]
         early = np.sum([part * min(1, clip / np.linalg.norm(part)) for part in parts], axis=0)
         for rank in range(run.n):
-            who = f"On {run.label}: rank {rank}"
+            who = f"{on(run, rank)}"
             if not np.any(free[rank]):
                 lose(f"{who} does not update its parameters.")
             if not alike(wide[rank], free[rank]):
@@ -259,12 +241,7 @@ def test_clip(submission: Submission) -> None:
 
 @pytest.mark.points(1, "train_step: the norm of all gradients together, before clipping")
 def test_norm(submission: Submission) -> None:
-    cases = []
-    for n, batch in ((2, 4), (1, 3)):
-        run = layers(submission, n, batch, steps=1)
-        norm = float(np.linalg.norm(together(slopes(run.flats, run.x, run.y, batch)[1])))
-        run.arguments["clips"] = [0.0, norm / CLIPPED]
-        cases.append(run)
+    cases = clipped(submission, 0.0, 1 / CLIPPED)
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
         free, norm = updates(run, outcomes, 0), run.arguments["clips"][1] * CLIPPED
@@ -272,7 +249,7 @@ def test_norm(submission: Submission) -> None:
             for rank, [[_, found]] in enumerate(pairs_of(run, outcomes, which)):
                 its_own = float(np.linalg.norm(free[rank]))
                 if not its_own:
-                    lose(f"On {run.label}: rank {rank} does not update its parameters.")
+                    lose(f"{on(run, rank)} does not update its parameters.")
                 if not isinstance(found, float) or not any(np.isclose(found, right) for right in (norm, its_own)):
                     by_layer = [np.linalg.norm(g) for g in slopes(run.flats, run.x, run.y, len(run.x))[1]]
                     known = {
@@ -281,13 +258,8 @@ def test_norm(submission: Submission) -> None:
                         "it is what is left after clipping; the norm before that is wanted": norm / CLIPPED,
                         "it is that of the last backward's layer alone": float(by_layer[0]),
                     }
-                    words = [
-                        said for said, of_it in known.items() if isinstance(found, float) and np.isclose(found, of_it)
-                    ]
-                    lose(
-                        f"On {run.label}{when}: rank {rank} returned the norm {found}, where it is {norm:.6g}"
-                        f"{': ' + words[0] if words else ''}."
-                    )
+                    words = named(found, known, np.isclose) if isinstance(found, float) else ""
+                    lose(f"On {run.label}{when}: rank {rank} returned the norm {found}, where it is {norm:.6g}{words}.")
 
 
 @pytest.mark.points(2, "train_step: a ring all-reduce for each layer, the last layer's first")
@@ -319,19 +291,9 @@ def test_train_step_wire(submission: Submission) -> None:
 # ---- a transformer ---------------------------------------------------------------------------------------------------
 
 
-def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
+def numbered(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
     """Each rank has a gradient for every Flat, of whole numbers that can be recognized in their sum (fp64)."""
-    run = training(submission.random, n, what, SMALL, precision=precision, **more)
-    columns = []
-    for unit, flat in enumerate(run.truth.flats):
-        numbers = distinct(n, run.truth.padded(unit), submission.random)
-        if precision != "fp64":
-            numbers = [submission.random.integers(1, 50, run.truth.padded(unit)).astype(float) for _ in range(n)]
-        for of_rank in numbers:
-            of_rank[flat.size :] = 0
-        columns.append(numbers)
-    run.inputs = [tuple(numbers[rank] for numbers in columns) for rank in range(n)]
-    return run
+    return with_numbers(small(submission, n, what, precision, SMALL, **more), submission, padded=False)
 
 
 def names(run: Training, units: Sequence[int]) -> str:
@@ -340,7 +302,7 @@ def names(run: Training, units: Sequence[int]) -> str:
 
 @pytest.mark.points(2, "rows: everyone's consecutive share, every sequence once")
 def test_rows(submission: Submission) -> None:
-    cases = [small(submission, n, batches=[8, 10, 7, 3, 1, 12]) for n in RANKS]
+    cases = [numbered(submission, n, batches=[8, 10, 7, 3, 1, 12]) for n in RANKS]
     for run, outcomes in zip(cases, submission.run("rows", cases, of("rows")), strict=True):
         for number, batch in enumerate(run.arguments["batches"]):
             found = [outcome.value[number] for outcome in outcomes]
@@ -355,10 +317,8 @@ def check_shares(where: str, batch: int, n: int, found: Sequence[Any]) -> None:
     if [range(*mine) for mine in found] == [range(*mine) for mine in expected]:
         return
     covered = [row for mine in found for row in range(*mine)]
-    missing, twice = (
-        sorted(set(range(batch)) - set(covered)),
-        sorted({row for row in covered if covered.count(row) > 1}),
-    )
+    missing = sorted(set(range(batch)) - set(covered))
+    twice = sorted({row for row in covered if covered.count(row) > 1})
     beyond = sorted({row for row in covered if not 0 <= row < batch})
     if missing:
         words = f"nobody gets number {missing[0]}"
@@ -378,7 +338,7 @@ BUCKETS = [[3, 2], [0]]  # which units wait for the first and the second bucket;
 
 
 def buckets_sent(submission: Submission, ranks: Sequence[int] = (3, 1)) -> Sent:
-    cases = [small(submission, n, buckets=BUCKETS) for n in ranks]
+    cases = [numbered(submission, n, buckets=BUCKETS) for n in ranks]
     return list(zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True))
 
 
@@ -396,7 +356,7 @@ def factor_of(found: Array, expected: Array) -> float | None:
 
 def check_gradient(run: Training, rank: int, unit: int, found: Any, expected: Array) -> None:
     if isinstance(found, str) or found.shape != expected.shape:
-        lose(f"On {run.label}: rank {rank}'s flat.grad of {names(run, [unit])} is no array ({expected.size},).")
+        lose(f"{on(run, rank)}'s flat.grad of {names(run, [unit])} is no array ({expected.size},).")
 
 
 def check_summed_up(run: Training, rank: int, unit: int, found: Array) -> None:
@@ -437,13 +397,7 @@ def test_factor(submission: Submission) -> None:
                 found, expected = outcome.value[0]["named"][unit], sum_of(run, unit)
                 check_gradient(run, rank, unit, found, expected)
                 check_summed_up(run, rank, unit, found)
-                factor = factor_of(found, expected)
-                if factor is not None and factor != 1.0:
-                    times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
-                    lose(
-                        f"On {run.label}: rank {rank}'s flat.grad is the sum {times}. The sum is wanted: every rank's"
-                        " loss is weighted by its share of the batch already."
-                    )
+                check_factor(run, rank, factor_of(found, expected))
 
 
 @pytest.mark.points(1, "send_bucket: nothing is sent twice")
@@ -467,7 +421,7 @@ def test_bucket_again(submission: Submission) -> None:
 @pytest.mark.points(1, "send_bucket: its phase, one ring all-reduce of all that waits, as stored")
 def test_bucket_wire(submission: Submission) -> None:
     asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [small(submission, n, f", {precision}", precision, buckets=BUCKETS[:1]) for n, precision in asked]
+    cases = [numbered(submission, n, f", {precision}", precision, buckets=BUCKETS[:1]) for n, precision in asked]
     for run, outcomes in zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True):
         size = sum(run.truth.padded(unit) for unit in BUCKETS[0])
         for rank, outcome in enumerate(outcomes):
@@ -476,10 +430,10 @@ def test_bucket_wire(submission: Submission) -> None:
 
 @pytest.mark.points(1, "reduce: waits until at least bucket_size elements do")
 def test_reduce(submission: Submission) -> None:
-    plain = small(submission, 2)
+    plain = numbered(submission, 2)
     sizes = [plain.truth.padded(unit) for unit in range(len(plain.truth.flats))]
     limits = (0, sizes[-1], sizes[-1] + 1, sizes[-1] + sizes[-2], sum(sizes) + 1)
-    cases = [small(submission, 2, f", buckets of {limit} elements", bucket_size=limit) for limit in limits]
+    cases = [numbered(submission, 2, f", buckets of {limit} elements", bucket_size=limit) for limit in limits]
     for run, outcomes in zip(cases, submission.run("reduce_all", cases, of("reduce")), strict=True):
         expected, waiting, gone = list[list[int]](), list[int](), list[int]()
         for unit in reversed(range(len(sizes))):
@@ -499,19 +453,16 @@ def test_reduce(submission: Submission) -> None:
 
 @pytest.mark.points(1, "sum_over_axes: the last bucket leaves, if there is one")
 def test_sum_over_axes(submission: Submission) -> None:
-    cases = [small(submission, 2, f", {len(w)} Flats waiting", waiting=w) for w in ([1, 0], [])]
-    for run, outcomes in zip(cases, submission.run("send_last", cases, of("sum_over_axes")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            if isinstance(outcome.value, int):
-                lose(f"On {run.label}: rank {rank} sends a bucket of nothing. Perhaps none waits: ask first.")
-            for unit, found in enumerate(outcome.value):
-                waits = unit in run.arguments["waiting"]
-                expected = sum_of(run, unit) if waits else run.inputs[rank][unit]
-                if factor_of(found, expected) is None:
-                    words = (
-                        "still waits, and its gradient is this rank's own" if waits else "has changed, and did not wait"
-                    )
-                    lose(f"On {run.label}: after sum_over_axes {names(run, [unit])} {words}, on rank {rank}.")
+    cases = [numbered(submission, 2, f", {len(w)} Flats waiting", waiting=w) for w in ([1, 0], [])]
+    for run, rank, outcome in by_rank(submission, "send_last", cases, of("sum_over_axes")):
+        if isinstance(outcome.value, int):
+            lose(f"{on(run, rank)} sends a bucket of nothing. Perhaps none waits: ask first.")
+        for unit, found in enumerate(outcome.value):
+            waits = unit in run.arguments["waiting"]
+            expected = sum_of(run, unit) if waits else run.inputs[rank][unit]
+            if factor_of(found, expected) is None:
+                words = "still waits, and its gradient is this rank's own" if waits else "has changed, and did not wait"
+                lose(f"On {run.label}: after sum_over_axes {names(run, [unit])} {words}, on rank {rank}.")
 
 
 # ---- what only shows from between the ranks --------------------------------------------------------------------------
@@ -534,7 +485,7 @@ def check_summed(run: Case, outcomes: Sequence[Outcome]) -> None:
 def test_messages(submission: Submission) -> None:
     def cases(n: int) -> Mapping[str, Case]:
         toy = layers(submission, n, 2 * n, ", train_step", 2, function="train_step", steps=1, clips=[0.0])
-        bucket = small(submission, n, ", send_bucket", function="send_bucket", buckets=[[2, 1]])
+        bucket = numbered(submission, n, ", send_bucket", function="send_bucket", buckets=[[2, 1]])
         return {"train_step": toy, "DataParallel.send_bucket": bucket}
 
     check_timing(submission, "either", {name: [case] for name, case in cases(3).items()}, check_summed)
@@ -573,11 +524,8 @@ def check_my_part(submission: Submission) -> None:
         if isinstance(dh, str) or dh.shape != right.shape:
             lose(f"On {run.label}: dh is {dh if isinstance(dh, str) else dh.shape}; an array {right.shape} is wanted.")
         if not alike(dh, right):
-            words = (
-                "it is the slope of the mean over these rows alone"
-                if alike(dh * rows, right * batch)
-                else "it is wrong"
-            )
+            mean = alike(dh * rows, right * batch)
+            words = "it is the slope of the mean over these rows alone" if mean else "it is wrong"
             lose(
                 f"On {run.label}: the second value is not the slope of the loss by out: {words}. The loss is a sum over"
                 " rows, / 2 / batch."
@@ -586,37 +534,28 @@ def check_my_part(submission: Submission) -> None:
 
 def check_backward(submission: Submission) -> None:
     run = layers(submission, 4, 10)
-    width, inputs = run.x.shape[1], []
+    inputs = []
     for rank in range(run.n):
         x, y = rows_of(run, rank)
-        h = [x]
-        for flat in run.flats:
-            h.append(np.tanh(h[-1] @ flat[: width * width].reshape(width, width) + flat[width * width :]))
+        h = forward(run.flats, x)
         inputs.append((list(run.flats), h, (h[-1] - y) / len(run.x)))
     run.inputs, run.arguments = inputs, {}
     [outcomes] = submission.run("call_backward", [run], ["backward"])
     _, gradients = slopes(run.flats, run.x, run.y, len(run.x))
     for rank, outcome in enumerate(outcomes):
-        who = f"On {run.label}: rank {rank}"
+        who = f"{on(run, rank)}"
         if isinstance(outcome.value, str) or len(outcome.value) != len(gradients):
             lose(f"{who}: backward returned {outcome.value}; a list of {len(gradients)} gradients is wanted.")
         _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
         for layer, (found, expected) in enumerate(zip(outcome.value, gradients, strict=True)):
-            if isinstance(found, str) or found.shape != expected.shape or not alike(found, expected):
-                is_own = not isinstance(found, str) and found.shape == expected.shape and alike(found, own[layer])
-                divided = (
-                    not isinstance(found, str) and found.shape == expected.shape and alike(found * run.n, expected)
-                )
-                words = (
-                    "it is this rank's own, not the sum over the ranks"
-                    if is_own
-                    else (
-                        "it is the sum divided by the number of ranks"
-                        if divided
-                        else "it is not the sum over the ranks"
-                    )
-                )
-                lose(f"{who}: the gradient of layer {layer} is wrong: {words}.")
+            an_array = not isinstance(found, str) and found.shape == expected.shape
+            if not an_array or not alike(found, expected):
+                known = {
+                    "it is this rank's own, not the sum over the ranks": own[layer],
+                    "it is the sum divided by the number of ranks": expected / run.n,
+                }
+                words = named(found, known, alike) if an_array else ""
+                lose(f"{who}: the gradient of layer {layer} is wrong{words or ': it is not the sum over the ranks'}.")
         check_ring(run, rank, outcome, [run.flats[0].size] * len(run.flats), 8)
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREY, ORANGE, QUANTITIES, RED
 
 Array = np.ndarray
@@ -21,7 +20,7 @@ STATES = {  # the quantity that gives the color, and how strong it is
 
 def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
     """Bytes per parameter: a bar for each setting, with a piece for each array."""
-    fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 1.1))
+    fig, [[ax]] = canvas(9.6, 0.62 * len(formats) + 1.1, hidden=ALL_SIDES, within=(0.12, 0.99, 0.88, 0.22))
     words, seen = [], set()
     for place, (name, kinds) in enumerate(formats.items()):
         left = 0.0
@@ -39,17 +38,15 @@ def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
     ax.set_yticks(range(len(formats)), list(formats))
     ax.invert_yaxis()
     ax.set(xlim=(0, 18), xticks=[])
-    ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, -0.3), ncols=5, frameon=False, fontsize=8.5)
     ax.set_title("Bytes of each parameter in training with Adam (counted)", loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.12, right=0.99, top=0.88, bottom=0.22)
     show(fig, f"Bytes of each parameter in training with Adam (counted). {' '.join(words)}")
 
 
 def draw_exponents(gradients: Mapping[str, Array]) -> None:
     """How large numbers are, in powers of two: a panel for each array. Numbers that float16 cannot hold are red."""
-    fig, axes = plt.subplots(len(gradients), 1, figsize=(9.6, 1.7 * len(gradients) + 0.6), sharex=True, squeeze=False)
+    fig, axes = canvas(9.6, 1.7 * len(gradients) + 0.6, rows=len(gradients), sharex=True)
     powers, words = np.arange(-44, 22), []
     for ax, (name, gradient) in zip(axes[:, 0], gradients.items(), strict=True):
         size = np.abs(gradient[gradient != 0]).astype(np.float64)
@@ -66,7 +63,6 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         ax.set(xlim=(-44.5, 21.5), ylabel="% of numbers")
         ax.yaxis.label.set_fontsize(8)
         ax.tick_params(axis="y", labelsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
         words.append(
             f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.3f}% become zero, {infinite:.3g}% infinite."
         )
@@ -80,7 +76,7 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
 
 def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], title: str) -> None:
     """The loss scale in steps 1, 2, ...: a line for each rule. Skipped steps are marked."""
-    fig, ax = plt.subplots(figsize=(9.6, 2.7))
+    fig, [[ax]] = canvas(9.6, 2.7)
     words = []
     for color, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
         ax.step(range(1, len(found) + 1), np.log2(found), where="mid", color=color, lw=width, label=name)
@@ -91,7 +87,6 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
     ax.set_yticks(range(low, high + 1, 2), [f"$2^{{{power}}}$" for power in range(low, high + 1, 2)])
     ax.set_xlabel("time: steps", fontsize=9)
     ax.set_ylabel("loss scale", fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
     fig.tight_layout()
@@ -101,14 +96,13 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
 
 def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
     """The final first weight of each rank's piece, next to the right one: a panel for each program."""
-    fig, axes = plt.subplots(1, len(found), figsize=(9.6, 2.8), sharey=True, squeeze=False)
+    fig, axes = canvas(9.6, 2.8, columns=len(found), sharey=True)
     ranks, words = range(len(wanted)), []
     for ax, (name, of_ranks) in zip(axes[0], found.items(), strict=True):
         values = [of_rank[0] for of_rank in of_ranks]
         ax.bar(np.array(ranks) - 0.2, wanted, 0.38, color=GREY, label="wanted")
         ax.bar(np.array(ranks) + 0.2, values, 0.38, color=BLUE, label="found")
         ax.set_xticks(list(ranks), [f"rank {rank}" for rank in ranks])
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_title(name, loc="left", fontsize=10)
         pairs = ", ".join(f"rank {rank} {values[rank]:.3f} for {wanted[rank]:.3f}" for rank in ranks)
         words.append(f"{name}: {pairs}.")

@@ -13,6 +13,7 @@ or not; none needs a later one, and one mistake costs one part:
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ import pytest
 
 from minidist.classroom.checks import together
 from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.parts import by_rank, named, on, part, ranks
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("narrow", "widen", "update", "gradient_norm", "next_scale", "apply_gradients")
-HIDDEN = ("given", "minidist.nn.precision")  # what a submission cannot import, nor what is built on it
+HIDDEN = ("answers", "given", "minidist.nn.precision")  # what a submission cannot import, nor what is built on it
 TINY, LARGE = 2.0**-12, 256.0
 FLOAT32 = 1e-5  # relative: what arithmetic in float32 leaves, in whatever order
 
@@ -49,7 +51,7 @@ def array_of(each: Case, found: Any, like: Array, name: str = "it") -> Array:
 def number_of(each: Case, rank: int, found: Any) -> float:
     if not isinstance(found, np.ndarray):
         what = "None" if found == "NoneType" else f"a {found}"
-        lose(f"On {each.label}: rank {rank} returned {what}, not a number.")
+        lose(f"{on(each, rank)} returned {what}, not a number.")
     return float(found[0])
 
 
@@ -173,14 +175,8 @@ def check_param(submission: Submission, function: str, asked: Sequence[str]) -> 
             )
 
 
-@pytest.mark.points(1, "update: the master copy, where small changes add up")
-def test_update_master(submission: Submission) -> None:
-    check_master(submission, "update", ["update"])
-
-
-@pytest.mark.points(1, "update: the parameters are the master copy, rounded")
-def test_update_param(submission: Submission) -> None:
-    check_param(submission, "update", ["update"])
+test_update_master = part(1, "update: the master copy, where small changes add up", check_master, "update", ["update"])
+test_update_param = part(1, "update: the parameters are the master copy, rounded", check_param, "update", ["update"])
 
 
 # ---- the norm --------------------------------------------------------------------------------------------------------
@@ -189,7 +185,7 @@ def test_update_param(submission: Submission) -> None:
 def norm_case(submission: Submission, n: int, words: str = "") -> Case:
     """Two pieces on each rank, of different sizes."""
     inputs = [[drawn(submission, size).astype(np.float16) for size in (4 + rank, 3)] for rank in range(n)]
-    return Case(n, f"{n} rank{'s' * (n > 1)}, gradient_norm{words}", inputs, {"scale": 1.0})
+    return Case(n, f"{ranks(n)}, gradient_norm{words}", inputs, {"scale": 1.0})
 
 
 def true_norm(each: Case) -> float:
@@ -214,7 +210,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
     """Numbers came back that are not 0, and the ranks have spoken to one another."""
     for rank, outcome in enumerate(outcomes):
         if not number_of(each, rank, outcome.value["returned"]):
-            lose(f"On {each.label}: rank {rank} returned 0, and no number in any rank's grad is 0.")
+            lose(f"{on(each, rank)} returned 0, and no number in any rank's grad is 0.")
     if not any(outcome.messages for outcome in outcomes):
         lose(f"On {each.label}: no message was sent. How does a rank know of the others' pieces?")
 
@@ -225,19 +221,16 @@ def test_norm(submission: Submission) -> None:
     for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
-            found = number_of(each, rank, outcome.value["returned"])
-            if math.isclose(found, expected, rel_tol=2e-3):
-                continue
-            why = ""
-            if math.isclose(found, own_norm(each, rank), rel_tol=2e-3):
-                why = " That is the norm of its own pieces."
-            elif math.isclose(found, expected**2, rel_tol=2e-3):
-                why = " That is the sum of squares: the root is missing."
-            elif math.isclose(found * each.n, expected, rel_tol=2e-3) or math.isclose(
-                found * math.sqrt(each.n), expected, rel_tol=2e-3
-            ):
-                why = " That is a mean over the ranks: sum."
-            lose(f"On {each.label}: rank {rank} returned {found:.6g}; {expected:.6g} is wanted.{why}")
+            found, near = number_of(each, rank, outcome.value["returned"]), partial(math.isclose, rel_tol=2e-3)
+            wrong = {
+                "That is the norm of its own pieces.": own_norm(each, rank),
+                "That is the sum of squares: the root is missing.": expected**2,
+                "That is a mean over the ranks: sum.": expected / each.n,
+            }
+            if not near(found, expected):
+                mean = " That is a mean over the ranks: sum." * near(found * math.sqrt(each.n), expected)
+                why = named(found, wrong, near, before=" ") or mean
+                lose(f"{on(each, rank)} returned {found:.6g}; {expected:.6g} is wanted.{why}")
 
 
 @pytest.mark.points(1, "gradient_norm: squares wider than float16")
@@ -295,7 +288,7 @@ def test_norm_overflow(submission: Submission) -> None:
             found, mine = number_of(each, rank, outcome.value["returned"]), np.concatenate(each.inputs[rank])
             if math.isfinite(found) != (np.isfinite(mine).all() if alone else each is cases[0]):
                 wanted = "a finite number" if each is cases[0] else "inf or nan on every rank, or one skips alone,"
-                lose(f"On {each.label}: rank {rank} returned {found:g}; {wanted} is wanted.")
+                lose(f"{on(each, rank)} returned {found:g}; {wanted} is wanted.")
 
 
 @pytest.mark.points(1, "gradient_norm: nothing depends on who sends first, and every message means something")
@@ -413,7 +406,7 @@ def step_case(submission: Submission, words: str, clip: float = 0.0, bad: float 
         inputs.append(mine)
     if bad is not None:
         inputs[-1][0][1][2] = bad
-    return Case(n, f"{n} rank{'s' * (n > 1)}, apply_gradients{words}", inputs, {"state": list(STATE), "clip": clip})
+    return Case(n, f"{ranks(n)}, apply_gradients{words}", inputs, {"state": list(STATE), "clip": clip})
 
 
 def run_steps(submission: Submission, cases: Sequence[Case]) -> list[list[Outcome]]:
@@ -435,7 +428,7 @@ def test_step(submission: Submission) -> None:
     for rank, outcome in enumerate(outcomes):
         if outcome.value["called"] != [0, 1]:
             lose(
-                f"On {each.label}: rank {rank} has called the optimizer for the pieces {outcome.value['called']}; once"
+                f"{on(each, rank)} has called the optimizer for the pieces {outcome.value['called']}; once"
                 " for each piece, 0 and 1, is wanted."
             )
         for number, (start, grad) in enumerate(each.inputs[rank]):
@@ -500,12 +493,12 @@ def test_step_skip(submission: Submission) -> None:
                     if not np.array_equal(found, array):
                         at = int(np.flatnonzero(found != array)[0])
                         lose(
-                            f"On {each.label}: rank {rank} has changed {name} of piece {number}, at [{at}] to"
+                            f"{on(each, rank)} has changed {name} of piece {number}, at [{at}] to"
                             f" {found[at]:g}. The step is to be skipped.{alone}"
                         )
             if outcome.value["called"]:
                 lose(
-                    f"On {each.label}: rank {rank} has called the optimizer, which remembers what it is handed: its"
+                    f"{on(each, rank)} has called the optimizer, which remembers what it is handed: its"
                     f" moments are spoiled.{alone}"
                 )
 
@@ -520,7 +513,7 @@ def test_step_scale(submission: Submission) -> None:
             found = outcome.value["state"]
             if found != wanted:
                 said = "None" if found == "NoneType" else f"{found}"
-                lose(f"On {each.label}: rank {rank} returned {said}; next_scale gives {wanted} here.")
+                lose(f"{on(each, rank)} returned {said}; next_scale gives {wanted} here.")
 
 
 @pytest.mark.points(1, "apply_gradients: gradients are zero afterwards")
@@ -529,7 +522,7 @@ def test_step_zero(submission: Submission) -> None:
     for each, outcomes in zip(cases, run_steps(submission, cases), strict=True):
         for rank, outcome in enumerate(outcomes):
             if not outcome.messages and not outcome.value["called"]:
-                lose(f"On {each.label}: rank {rank} neither asks for the norm nor calls the optimizer.")
+                lose(f"{on(each, rank)} neither asks for the norm nor calls the optimizer.")
             for number, grad in enumerate(outcome.value["grad"]):
                 if not np.array_equal(grad, np.zeros_like(grad)):
                     why = (
@@ -594,15 +587,12 @@ def check_any_rank(submission: Submission) -> None:
     for n, flags in ((4, [False, False, True, False]), (3, [False] * 3), (2, [True, True]), (4, [True, *[False] * 3])):
         said = ", ".join(str(rank) for rank, flag in enumerate(flags) if flag) or "nobody"
         cases.append(Case(n, f"{n} ranks, `any_rank`, True on {said}", flags))
-    for each, outcomes in zip(cases, submission.run("agree", cases, ["any_rank"], rules=STRICT), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            found = outcome.value["returned"]
-            if isinstance(found, str):
-                lose(
-                    f"On {each.label}: rank {rank} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool."
-                )
-            if found != any(each.inputs):
-                lose(f"On {each.label}: rank {rank} returned {found}; {any(each.inputs)} is wanted, on every rank.")
+    for each, rank, outcome in by_rank(submission, "agree", cases, ["any_rank"], rules=STRICT):
+        found = outcome.value["returned"]
+        if isinstance(found, str):
+            lose(f"{on(each, rank)} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool.")
+        if found != any(each.inputs):
+            lose(f"{on(each, rank)} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 
 
 GAPS = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from minidist.classroom import engines
 from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import note, returned
+from minidist.classroom.ranks import note, number, numbers, returned
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -21,7 +21,7 @@ from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
-given = functions("given", METHODS, of="ZeRO1")
+given = functions("answers", METHODS, of="ZeRO1")
 
 
 class Unit(NamedTuple):
@@ -30,17 +30,6 @@ class Unit(NamedTuple):
     param: Array
     grad: Array
     master: Array
-
-
-def number(value: Any) -> Any:
-    """A number as it is; of anything else the type."""
-    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return float(value) if plain else type(value).__name__
-
-
-def numbers(pair: Any) -> Any:
-    """Two numbers that were returned; of anything else the type."""
-    return [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
 
 
 # ---- train_step ------------------------------------------------------------------------------------------------------
@@ -116,9 +105,7 @@ def checked_owned(method: Callable[..., Any]) -> Callable[..., Any]:
     return owned
 
 
-def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
-    """Losses of some steps of training."""
-    return engines.train(make(comm, exercise, **made), batches)
+train = engines.on_engine(make, engines.train)
 
 
 def pieces(comm: Comm, exercise: ModuleType, _: Any, **made: Any) -> list[list[int]]:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, QUANTITIES, RANKS
 from minidist.papers.zero import TABLE_1
 
@@ -24,7 +23,9 @@ def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str 
     """Which part of the first unit's arrays each rank holds: looks for shards[rank][0] in units[0]."""
     found = [dict(zip(KINDS, of_rank[0], strict=True)) for of_rank in shards]
     whole = dict(zip(KINDS, units[0], strict=True))
-    fig, axes = plt.subplots(1, len(whole), figsize=(10, 2.8), sharey=True)
+    fig, [axes] = canvas(
+        10, 2.8, columns=len(whole), hidden=ALL_SIDES, sharey=True, within=(0.07, 0.98, 0.8, 0.2), gap=0.22
+    )
     words = []
     for ax, (kind, everything) in zip(axes, whole.items(), strict=True):
         ends = []
@@ -39,17 +40,15 @@ def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str 
         ax.set(xlim=(0, everything.size), xticks=np.linspace(0, everything.size, 5), ylim=(len(found) - 0.5, -0.5))
         ax.tick_params(length=0, labelsize=9)
         ax.set_xlabel("index in the Flat", fontsize=9)
-        ax.spines[:].set_visible(False)
         words.append(f"{kind}: {', '.join(ends)}")
     axes[0].set_yticks(range(len(found)), [f"rank {rank}" for rank in range(len(found))])
     fig.suptitle(f"{title} Gray: not held.", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.98, top=0.8, bottom=0.2, wspace=0.22)
     show(fig, f"{title} From which number to which. {'; '.join(words)}.")
 
 
 def draw_traffic(programs: Mapping[str, Mapping[str, int]], one_way: float, title: str = "") -> None:
     """What a rank sends in a step: programs[name][phase], in bytes. one_way: the bytes of Ψ(N-1)/N numbers."""
-    fig, ax = plt.subplots(figsize=(10, 0.95 + 0.5 * len(programs)))
+    fig, [[ax]] = canvas(10, 0.95 + 0.5 * len(programs), title, bold=True)
     words = []
     for row, (name, phases) in enumerate(programs.items()):
         left = 0.0
@@ -65,16 +64,14 @@ def draw_traffic(programs: Mapping[str, Mapping[str, int]], one_way: float, titl
     ax.set_xticks(np.arange(0, longest + 0.5, 0.5))
     ax.set(xlim=(0, 1.02 * longest), ylim=(len(programs) - 0.5, -0.5), xlabel="sent, in units of $\\Psi\\,(N-1)/N$")
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
     height = fig.get_size_inches()[1]
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.14, right=0.99, top=1 - 0.33 / height, bottom=0.5 / height)
     show(fig, f"{title} What the rank sends, in units of psi times (N-1)/N. {'; '.join(words)}.")
 
 
 def draw_memory(counted: Mapping[int, float]) -> None:
     """Bytes a parameter on each of N ranks: the formula, what was counted, and what the paper's table prints."""
-    fig, ax = plt.subplots(figsize=(8, 3.3))
+    fig, [[ax]] = canvas(8, 3.3, within=(0.09, 0.98, 0.97, 0.16))
     every = np.geomspace(1, 1024, 200)
     ax.plot(every, 4 + 12 / every, color=BLUE, lw=1.6, zorder=1, label=r"$4 + 12/N$ (computed)")
     ax.scatter(counted.keys(), counted.values(), s=40, color=BLUE, zorder=3, label="counted")
@@ -88,9 +85,7 @@ def draw_memory(counted: Mapping[int, float]) -> None:
     ticks = [1, 2, 4, 16, 64, 256, 1024]
     ax.set_xticks(ticks, [str(n) for n in ticks])
     ax.set(xlabel="ranks $N$", ylabel="bytes a parameter", ylim=(0, 17))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper right")
-    fig.subplots_adjust(left=0.09, right=0.98, top=0.97, bottom=0.16)
     words = ", ".join(f"{held:.2f} with {n}" for n, held in counted.items())
     show(
         fig,

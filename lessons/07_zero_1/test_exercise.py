@@ -11,23 +11,25 @@ message passes through here. A part earns its points or not, and one mistake cos
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.parts import by_rank, named, on, ranks
+from minidist.classroom.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import SMALL, Training, share, training
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
 ASKED = ("train_step", *(f"ZeRO1.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero1", "given")  # what ranks cannot import
-RANKS = (4, 3, 2, 1)
-SCATTER, GATHER, NORM = "reduce-scatter gradients", "all-gather parameters", "norm"
+HIDDEN = ("minidist.zero1", "answers", "given")  # what ranks cannot import
+NORM = "norm"
 PHASES = {"reduce": SCATTER, "squared_norm": NORM, "after_update": GATHER}
 ROUNDED = 4e-3  # of the largest part: what float16 leaves of a sum of four is half of that
 
@@ -41,7 +43,7 @@ def check_sent(run: Case, rank: int, outcome: Outcome, most: Mapping[str, int]) 
     of the others N-1 shards. Returns the phases in which less is sent: nothing, for the norm."""
     sent = dict.fromkeys(most, 0)
     for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
-        here = f"On {run.label}: rank {rank} sends {nbytes:,} bytes{line and f' at {line}'}"
+        here = f"{on(run, rank)} sends {nbytes:,} bytes{line and f' at {line}'}"
         if phase not in most:
             where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
             lose(f"{here} {where}; what is sent here belongs into phase {' or '.join(map(repr, most))}.")
@@ -52,7 +54,7 @@ def check_sent(run: Case, rank: int, outcome: Outcome, most: Mapping[str, int]) 
             lose(f"{here} in {messages} messages for the norm; {2 * (run.n - 1)} are enough: one number for all Flats.")
     for phase, nbytes in sent.items():
         if nbytes > most[phase]:
-            lose(f"On {run.label}: rank {rank} sends {nbytes:,} bytes in phase {phase!r}; {most[phase]:,} are enough.")
+            lose(f"{on(run, rank)} sends {nbytes:,} bytes in phase {phase!r}; {most[phase]:,} are enough.")
     return [phase for phase in most if sent[phase] < (1 if phase == NORM else most[phase])]
 
 
@@ -98,7 +100,7 @@ def layers(
     changes = [np.append((change or 0.0) * draw(size), padding).astype(np.float32) for _ in range(depth)]
     x, y = draw((batch, width)).astype(np.float32), np.tanh(draw((batch, width))).astype(np.float32)
     rows = [(x[share(batch, rank, n)], y[share(batch, rank, n)]) for rank in range(n)]
-    label = f"{n} rank{'s' * (n > 1)}, {depth} layers of {size} parameters, {batch} rows"
+    label = f"{ranks(n)}, {depth} layers of {size} parameters, {batch} rows"
     run = Layers(n, label, [], {"batch": batch, **arguments}, params, masters, changes, rows, width)
     for rank in range(n):
         shards, own = ([run.shard(whole, rank) for whole in wholes] for wholes in (masters, changes))
@@ -106,28 +108,31 @@ def layers(
     return run
 
 
-def slopes(run: Layers, x: Array, y: Array) -> tuple[float, list[Array]]:
+def of_rows(run: Layers, x: Array, y: Array) -> tuple[float, list[Array]]:
     """What rows contribute to the loss, and to the gradient of each layer (padded,)."""
-    width, square = run.width, run.width**2
-    flats, h = [param.astype(float) for param in run.params], [x.astype(float)]
-    for flat in flats:
-        h.append(np.tanh(h[-1] @ flat[:square].reshape(width, width) + flat[square : square + width]))
-    dh, gradients = (h[-1] - y) / run.batch, list[Array]()
-    for i in reversed(range(len(flats))):
-        dz = dh * (1 - h[i + 1] ** 2)
-        gradient = np.append(h[i].T @ dz, dz.sum(axis=0))
-        gradients.insert(0, np.append(gradient, np.zeros(flats[i].size - gradient.size)))
-        dh = dz @ flats[i][:square].reshape(width, width).T
-    return float(((h[-1] - y) ** 2).sum() / 2 / run.batch), gradients
+    return slopes([param.astype(float) for param in run.params], x, y, run.batch)
 
 
 def together(run: Layers) -> tuple[float, list[Array]]:
     """Likewise of the whole batch."""
-    return slopes(run, *(np.concatenate(part) for part in zip(*run.rows, strict=True)))
+    return of_rows(run, *(np.concatenate(part) for part in zip(*run.rows, strict=True)))
+
+
+def numbered(
+    submission: Submission, n: int, what: str = "", precision: str = "fp64", tied: bool = False, **more: Any
+) -> Training:
+    """Each rank has numbers for every Flat (padded,), in fp64 such as can be recognized in their sum."""
+    run = small(submission, n, what + ", a tied head" * tied, precision, SMALL | {"tied": tied}, **more)
+    return with_numbers(run, submission, padded=True)
 
 
 def norm_of(gradients: Sequence[Array]) -> float:
     return float(np.linalg.norm(np.concatenate(list(gradients))))
+
+
+def close(found: Any, expected: float) -> bool:
+    """Whether it is a number, and this one."""
+    return isinstance(found, float) and bool(np.isclose(found, expected))
 
 
 def near(found: Array, expected: Array, of: float = 0.0) -> bool:
@@ -141,7 +146,7 @@ def handed(run: Layers, rank: int, outcome: Outcome, which: int) -> list[Array]:
     arrays = [gradient for _, gradient in calls if not isinstance(gradient, str)]
     if not calls or len(calls) % units or len(arrays) < len(calls):
         lose(
-            f"On {run.label}: rank {rank} calls optimizer {len(calls)} times, with {len(arrays)} arrays; it is to be"
+            f"{on(run, rank)} calls optimizer {len(calls)} times, with {len(arrays)} arrays; it is to be"
             f" called with the gradient's shard of each of the {units} units, once in a step."
         )
     return arrays
@@ -152,7 +157,7 @@ A_FACTOR = " (A float32 array times a NumPy float64 is float64; times a Python f
 
 def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[Array]]:
     """Those of each step in order of layers, as they are wanted: float32 shards."""
-    who, units = f"On {run.label}: rank {rank}", len(run.params)
+    who, units = f"{on(run, rank)}", len(run.params)
     arrays, calls = handed(run, rank, outcome, which), outcome.value[which]["handed"]
     for (i, _), gradient in zip(calls, arrays, strict=True):
         shape = (run.params[0].size // run.n,)
@@ -172,7 +177,7 @@ def returned(run: Layers, rank: int, outcome: Outcome, which: int) -> list[float
     """(part of the loss, norm) of the first step."""
     [pair, *_] = outcome.value[which]["returned"]
     if not isinstance(pair, list) or not all(isinstance(part, float) for part in pair):
-        lose(f"On {run.label}: rank {rank}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
+        lose(f"{on(run, rank)}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
     return pair
 
 
@@ -190,14 +195,13 @@ def test_train_step(submission: Submission) -> None:
             lose(wrong[0])
         loss, _ = together(run)
         parts = [returned(run, rank, outcome, 0)[0] for rank, outcome in enumerate(outcomes)]
-        if not np.isclose(sum(parts), loss, rtol=1e-3):
-            lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.")
+        check_sum(run, parts, loss, rtol=1e-3)
 
 
 def wrong_gradient(run: Layers, outcomes: Sequence[Outcome], which: int) -> str:
     """What is wrong with the gradients that optimizers were handed; "" if nothing is."""
     _, gradients = together(run)
-    owns = [slopes(run, *rows)[1] for rows in run.rows]
+    owns = [of_rows(run, *rows)[1] for rows in run.rows]
     largest = [max(float(np.abs(own[layer]).max()) for own in owns) for layer in range(len(gradients))]
     for rank, outcome in enumerate(outcomes):
         own = owns[rank]
@@ -210,8 +214,7 @@ def wrong_gradient(run: Layers, outcomes: Sequence[Outcome], which: int) -> str:
                     "it is the sum divided by the number of ranks": shard / run.n,
                     **{f"it is rank {r}'s shard": run.shard(whole, r) for r in range(run.n) if r != rank},
                 }
-                words = [said for said, mistake in known.items() if near(first[layer], mistake)]
-                return f"{who} for layer {layer} is wrong" + (f": {words[0]}." if words else ".")
+                return f"{who} for layer {layer} is wrong{named(first[layer], known, near)}."
             if not near(second[layer], shard, largest[layer]):
                 return (
                     f"{who} for layer {layer} is right in the first step, but not in the second, where nothing has"
@@ -274,7 +277,7 @@ def test_clip(submission: Submission) -> None:
         )
         norms = clip * CLIPPED, norm_of(free)  # the right one, and that of what the ranks have
         for rank, outcome in enumerate(outcomes):
-            who = f"On {run.label}: rank {rank}"
+            who = f"{on(run, rank)}"
             if not np.any(free[rank]) or not near(wide[rank], free[rank]):
                 lose(f"{who} changes a gradient that is shorter than the limit, or whose limit is 0: none.")
             if not any(near(tight[rank], free[rank] * clip / norm) for norm in norms):
@@ -290,11 +293,8 @@ def test_clip(submission: Submission) -> None:
                         "it is that of this rank's own shards": norm_of([free[rank]]),
                         "it is what is left after clipping; the norm before that is wanted": clip,
                     }
-                    words = [text for text, norm in known.items() if np.isclose(said, norm, rtol=ROUNDED)]
-                    lose(
-                        f"{who} returned the norm {said:.6g}{when}, where it is {norms[0]:.6g}"
-                        + (f": {words[0]}." if words else ".")
-                    )
+                    words = named(said, known, partial(np.isclose, rtol=ROUNDED))
+                    lose(f"{who} returned the norm {said:.6g}{when}, where it is {norms[0]:.6g}{words}.")
 
 
 def wrong_factor(run: Layers, rank: int, free: list[Array], tight: list[Array], clip: float) -> str:
@@ -327,24 +327,6 @@ def check_train_step_sent(run: Layers, outcomes: Sequence[Outcome]) -> None:
 # ---- a transformer ---------------------------------------------------------------------------------------------------
 
 
-def small(
-    submission: Submission, n: int, what: str = "", precision: str = "fp64", tied: bool = False, **more: Any
-) -> Training:
-    """Each rank has numbers for every Flat (padded,), in fp64 such as can be recognized in their sum."""
-    what += ", a tied head" if tied else ""
-    run = training(submission.random, n, what, SMALL | {"tied": tied}, precision=precision, **more)
-    columns = []
-    for unit in range(len(run.truth.flats)):
-        size = run.truth.padded(unit)
-        columns.append(
-            distinct(n, size, submission.random)
-            if precision == "fp64"
-            else [submission.random.integers(1, 50, size).astype(float) for _ in range(n)]
-        )
-    run.inputs = [tuple(numbers[rank] for numbers in columns) for rank in range(n)]
-    return run
-
-
 def shard_of(run: Training, unit: int, rank: int) -> slice:
     each = run.truth.padded(unit) // run.n
     return slice(rank * each, (rank + 1) * each)
@@ -352,7 +334,7 @@ def shard_of(run: Training, unit: int, rank: int) -> slice:
 
 @pytest.mark.points(1, "piece: the rank-th of N equal parts of a Flat")
 def test_piece(submission: Submission) -> None:
-    cases = [small(submission, n) for n in RANKS]
+    cases = [numbered(submission, n) for n in RANKS]
     for run, outcomes in zip(cases, submission.run("pieces", cases, of("piece")), strict=True):
         for unit, flat in enumerate(run.truth.flats):
             found = [tuple(outcome.value[unit]) for outcome in outcomes]
@@ -373,46 +355,43 @@ def check_pieces(what: str, size: int, found: Sequence[Any], expected: Sequence[
 
 @pytest.mark.points(1, "owned: views of the shard's parameters and gradient")
 def test_owned(submission: Submission) -> None:
-    cases = [small(submission, n) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("owned", cases, of("owned")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for unit, flat in enumerate(run.truth.flats):
-                mine = shard_of(run, unit, rank)
-                for which, found in zip(("param", "grad"), outcome.value[unit], strict=True):
-                    if not np.array_equal(found, np.arange(mine.start, mine.stop)):
-                        where = f"at {found.size} places of it" if found.size else "nowhere: return a view, not a copy"
-                        lose(
-                            f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat.name}, and"
-                            f" its flat.{which} has become 1 more {where}. It should be at {mine.start}:{mine.stop}."
-                        )
+    cases = [numbered(submission, n) for n in RANKS]
+    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+        for unit, flat in enumerate(run.truth.flats):
+            mine = shard_of(run, unit, rank)
+            for which, found in zip(("param", "grad"), outcome.value[unit], strict=True):
+                if not np.array_equal(found, np.arange(mine.start, mine.stop)):
+                    where = f"at {found.size} places of it" if found.size else "nowhere: return a view, not a copy"
+                    lose(
+                        f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat.name}, and"
+                        f" its flat.{which} has become 1 more {where}. It should be at {mine.start}:{mine.stop}."
+                    )
 
 
 @pytest.mark.points(2, "reduce: the sum over the ranks, in this rank's shard of flat.grad")
 def test_reduce(submission: Submission) -> None:
-    cases = [small(submission, n, ", reduce") for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("reduce", cases, of("reduce")), strict=True):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            for unit, flat in enumerate(run.truth.flats):
-                found, mine = outcome.value[unit], shard_of(run, unit, rank)
-                parts = [of_rank[unit] for of_rank in run.inputs]
-                total, who = np.sum(parts, axis=0), f"On {run.label}: rank {rank}'s flat.grad of {flat.name}"
-                if isinstance(found, str) or found.shape != total.shape:
-                    is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-                    lose(f"{who} is {is_now}; it stays an array {total.shape}.")
-                if not np.array_equal(found[mine], total[mine]):
-                    index = mine.start + int(np.flatnonzero(found[mine] != total[mine])[0])
-                    own = run.n > 1 and np.array_equal(found[mine], parts[rank][mine])
-                    words = "it is as it was" if own else in_a_sum(found[index], parts, index)
-                    where = f"in this rank's shard {mine.start}:{mine.stop}"
-                    lose(f"{who} is wrong first at index {index}, {where}: {words}.")
+    cases = [numbered(submission, n, ", reduce") for n in RANKS]
+    for run, rank, outcome in by_rank(submission, "reduce", cases, of("reduce"), check_worked):
+        for unit, flat in enumerate(run.truth.flats):
+            found, mine = outcome.value[unit], shard_of(run, unit, rank)
+            parts = [of_rank[unit] for of_rank in run.inputs]
+            total, who = np.sum(parts, axis=0), f"{on(run, rank)}'s flat.grad of {flat.name}"
+            if isinstance(found, str) or found.shape != total.shape:
+                is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
+                lose(f"{who} is {is_now}; it stays an array {total.shape}.")
+            if not np.array_equal(found[mine], total[mine]):
+                index = mine.start + int(np.flatnonzero(found[mine] != total[mine])[0])
+                own = run.n > 1 and np.array_equal(found[mine], parts[rank][mine])
+                words = "it is as it was" if own else in_a_sum(found[index], parts, index)
+                where = f"in this rank's shard {mine.start}:{mine.stop}"
+                lose(f"{who} is wrong first at index {index}, {where}: {words}.")
 
 
 @pytest.mark.points(2, "squared_norm: Σ g² over everyone's shards, the same on every rank")
 def test_squared_norm(submission: Submission) -> None:
-    plain = [small(submission, n, ", squared_norm", tied=n == 3) for n in RANKS]
-    mixed = small(submission, 4, ", squared_norm, gradients of several hundred in float16", "mixed")
-    infinite = small(submission, 4, ", squared_norm, an infinite number in rank 2's shard", "mixed")
+    plain = [numbered(submission, n, ", squared_norm", tied=n == 3) for n in RANKS]
+    mixed = numbered(submission, 4, ", squared_norm, gradients of several hundred in float16", "mixed")
+    infinite = numbered(submission, 4, ", squared_norm, an infinite number in rank 2's shard", "mixed")
     for run in plain:
         draw = submission.random.standard_normal
         run.inputs = [tuple(draw(part.size) for part in of_rank) for of_rank in run.inputs]
@@ -426,7 +405,7 @@ def test_squared_norm(submission: Submission) -> None:
         ]
         sums = [sum(float(shard @ shard) for shard in of_rank) for of_rank in shards]
         for rank, outcome in enumerate(outcomes):
-            found, who = outcome.value, f"On {run.label}: rank {rank}'s squared_norm"
+            found, who = outcome.value, f"{on(run, rank)}'s squared_norm"
             if not isinstance(found, float):
                 lose(f"{who} is {found}; a number is wanted.")
             if run is infinite:
@@ -443,38 +422,36 @@ def test_squared_norm(submission: Submission) -> None:
                         float(part @ part) for of_rank in run.inputs for part in of_rank
                     ),
                 }
-                words = [said for said, number in known.items() if np.isclose(found, number, rtol=1e-9)]
-                lose(f"{who} is {found:.8g}, where it is {sum(sums):.8g}" + (f": {words[0]}." if words else "."))
+                words = named(found, known, partial(np.isclose, rtol=1e-9))
+                lose(f"{who} is {found:.8g}, where it is {sum(sums):.8g}{words}.")
             if found != outcomes[0].value:
                 lose(f"{who} is {found!r}, and rank 0's {outcomes[0].value!r}: they must be the same to the last bit.")
 
 
 @pytest.mark.points(2, "after_update: everyone's shard of the parameters, in place")
 def test_after_update(submission: Submission) -> None:
-    cases = [small(submission, n, ", after_update") for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("after_update", cases, of("after_update")), strict=True):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            for unit, flat in enumerate(run.truth.flats):
-                who = f"On {run.label}: rank {rank}'s flat.param of {flat.name}"
-                expected = np.concatenate([run.inputs[r][unit][shard_of(run, unit, r)] for r in range(run.n)])
-                named, held = outcome.value["named"][unit], outcome.value["held"][unit]
-                if isinstance(named, str) or named.shape != expected.shape:
-                    lose(f"{who} is {named if isinstance(named, str) else named.shape}; {expected.shape} is wanted.")
-                if not np.array_equal(named, expected):
-                    index = int(np.flatnonzero(named != expected)[0])
-                    owner = index // (expected.size // run.n)
-                    own = ": there it is as it was" if named[index] == run.inputs[rank][unit][index] else ""
-                    lose(f"{who} is wrong first at index {index}, in rank {owner}'s shard{own}.")
-                if not np.array_equal(held, expected):
-                    lose(f"{who} is another array now. Put the shards together in the array itself: others have views.")
+    cases = [numbered(submission, n, ", after_update") for n in RANKS]
+    for run, rank, outcome in by_rank(submission, "after_update", cases, of("after_update"), check_worked):
+        for unit, flat in enumerate(run.truth.flats):
+            who = f"{on(run, rank)}'s flat.param of {flat.name}"
+            expected = np.concatenate([run.inputs[r][unit][shard_of(run, unit, r)] for r in range(run.n)])
+            named, held = outcome.value["named"][unit], outcome.value["held"][unit]
+            if isinstance(named, str) or named.shape != expected.shape:
+                lose(f"{who} is {named if isinstance(named, str) else named.shape}; {expected.shape} is wanted.")
+            if not np.array_equal(named, expected):
+                index = int(np.flatnonzero(named != expected)[0])
+                owner = index // (expected.size // run.n)
+                own = ": there it is as it was" if named[index] == run.inputs[rank][unit][index] else ""
+                lose(f"{who} is wrong first at index {index}, in rank {owner}'s shard{own}.")
+            if not np.array_equal(held, expected):
+                lose(f"{who} is another array now. Put the shards together in the array itself: others have views.")
 
 
 @pytest.mark.points(1, "reduce, squared_norm, after_update: phases, and no more bytes than needed, as stored")
 def test_wire(submission: Submission) -> None:
     asked = ((4, "fp64", False), (4, "mixed", False), (3, "fp64", True))
     cases = [
-        small(submission, n, f", {method}, {precision}", precision, tied, function=method)
+        numbered(submission, n, f", {method}, {precision}", precision, tied, function=method)
         for method in PHASES
         for n, precision, tied in asked
     ]
@@ -521,7 +498,7 @@ def test_messages(submission: Submission) -> None:
     def cases(n: int) -> dict[str, Case]:
         toy = layers(submission, n, 3, 2 * n, clips=[0.01], rate=0.5, function="train_step")
         toy.label += ", train_step"
-        methods = {f"ZeRO1.{name}": small(submission, n, f", {name}", function=name) for name in PHASES}
+        methods = {f"ZeRO1.{name}": numbered(submission, n, f", {name}", function=name) for name in PHASES}
         return {"train_step": toy, **methods}
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
@@ -556,7 +533,7 @@ def check_reduce_shard(submission: Submission) -> None:
         [outcomes] = submission.run("call_reduce_shard", [run], ["reduce_shard"])
         total = np.sum([grad.astype(float) for grad in run.inputs], axis=0)
         for rank, outcome in enumerate(outcomes):
-            who, found = f"On {run.label}: rank {rank}", outcome.value["returned"]
+            who, found = f"{on(run, rank)}", outcome.value["returned"]
             mine = slice(rank * size // n, (rank + 1) * size // n)
             if isinstance(found, str) or found.shape != (size // n,) or found.dtype != np.float16:
                 is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
@@ -566,8 +543,8 @@ def check_reduce_shard(submission: Submission) -> None:
                     "it is this rank's own part, not summed over the ranks": run.inputs[rank][mine],
                     "it is the sum divided by the number of ranks": total[mine] / n,
                 }
-                words = [text for text, wrong in known.items() if np.allclose(found, wrong, rtol=1e-3)]
-                lose(f"{who}: the shard is not the sum over the ranks" + (f": {words[0]}." if words else "."))
+                words = named(found, known, partial(np.allclose, rtol=1e-3))
+                lose(f"{who}: the shard is not the sum over the ranks{words}.")
             if not np.array_equal(outcome.value["grad"][mine], total[mine]):
                 lose(
                     f"{who}: the sum is not in this rank's part of grad. reduce_scatter has out=, which may be a view."
@@ -585,7 +562,7 @@ def check_update_shard(submission: Submission) -> None:
         [outcomes] = submission.run("call_update_shard", [run], ["update_shard"])
         expected = (master + change).astype(np.float16)
         for rank, outcome in enumerate(outcomes):
-            who, value = f"On {run.label}: rank {rank}'s", outcome.value
+            who, value = f"{on(run, rank)}'s", outcome.value
             if not np.array_equal(value["master"], (master + change)[cut[rank]]):
                 lose(f"{who} master copy is not what it was plus the change. Add in place: master += ...")
             if not np.array_equal(value["param"], expected):
@@ -611,15 +588,8 @@ def check_norm_of(submission: Submission) -> None:
                     "it is the sum of the ranks' norms: add up squares": sum(total**0.5 for total in sums),
                     "squares are infinite in float16: make them in float64": float("inf"),
                 }
-                words = [
-                    text
-                    for text, wrong in known.items()
-                    if isinstance(outcome.value, float) and np.isclose(outcome.value, wrong)
-                ]
-                lose(
-                    f"On {run.label}: rank {rank} has the norm {outcome.value}, where it is {sum(sums) ** 0.5:.6g}"
-                    + (f": {words[0]}." if words else ".")
-                )
+                words = named(outcome.value, known, close)
+                lose(f"{on(run, rank)} has the norm {outcome.value}, where it is {sum(sums) ** 0.5:.6g}{words}.")
             check_sent(run, rank, outcome, {NORM: 2 * 8 * (n - 1)})
 
 

@@ -1,4 +1,4 @@
-"""The functions with which lesson 08's notebook goes on if yours are not filled in: look here after you have tried."""
+"""What lesson 08's notebook starts from, runs and counts. The answers to its gaps are in answers.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 from minidist.papers import zero
-from minidist.ring import all_gather, chunk, reduce_scatter
+from minidist.ring import all_gather, chunk
 
 Array = np.ndarray
 Parts = Sequence[tuple[Array, Array]]  # for each micro-batch this rank's rows, x and y
@@ -52,49 +52,6 @@ def update_shard(comm: Comm, param: Array, master: Array, change: Array) -> None
     mine[...] = master
     with comm.phase("all-gather parameters"):
         all_gather(comm, mine, param.size, out=param)
-
-
-# ---- the gaps --------------------------------------------------------------------------------------------------------
-
-
-def reduce_unit(comm: Comm, gradient: Array) -> Array:
-    bucket = np.append(gradient, np.zeros(-gradient.size % comm.size))
-    with comm.phase("reduce-scatter gradients"):
-        return reduce_scatter(comm, bucket)
-
-
-def backward(comm: Comm, units: Sequence[Unit], h: Sequence[Array], dh: Array) -> None:
-    for i in reversed(range(len(units))):
-        gradient, dh = layer_backward(units[i].param, h[i], h[i + 1], dh)
-        units[i].grad += reduce_unit(comm, gradient)
-
-
-def accumulate(comm: Comm, units: Sequence[Unit], parts: Parts, batch: int) -> float:
-    loss = 0.0
-    for x, y in parts:
-        h = forward(units, x)
-        loss += float(((h[-1] - y) ** 2).sum() / 2 / batch)
-        backward(comm, units, h, (h[-1] - y) / batch)
-    return loss
-
-
-def room(sizes: Sequence[int], n: int) -> int:
-    padded = [-(-size // n) * n for size in sizes]
-    return 2 * sum(padded) + 14 * sum(padded) // n + 2 * max(padded)
-
-
-# ---- the exercise's first part ---------------------------------------------------------------------------------------
-
-
-def train_step(comm: Comm, units: Sequence[Unit], parts: Parts, batch: int, rate: float) -> float:
-    loss = accumulate(comm, units, parts, batch)
-    for unit in units:
-        update_shard(comm, unit.param, unit.master, -rate * unit.grad)
-        unit.grad.fill(0)
-    return loss
-
-
-# ---- what the notebook starts from, what it notes about a step, and what its last cell asserts -----------------------
 
 
 def start(layers: int, width: int, batch: int, n: int = 1, rank: int = 0) -> tuple[list[Unit], Array, Array]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from minidist.classroom import engines
 from minidist.classroom.chapter import functions
-from minidist.classroom.engines import fill_bucket, measure_for_good, reduce_bucket
 from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
@@ -64,11 +63,6 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None
     return call
 
 
-def arrays(engine: Any, name: str) -> list[Any]:
-    """An array of every Flat, in order: flat.param or flat.grad."""
-    return [returned(getattr(flat, name, None)) for flat in engine.flats]
-
-
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
 
 
@@ -110,16 +104,12 @@ def train_layers_measured(comm: Comm, exercise: ModuleType, mine: Mine, **how: A
 
 # ---- one method ------------------------------------------------------------------------------------------------------
 
-
-def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
-    """Losses of some steps of training."""
-    return engines.train(make(comm, exercise, **made), batches)
-
-
-def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """The arrays after construction."""
-    engine = make(comm, exercise, **made)
-    return {"param": arrays(engine, "param"), "grad": arrays(engine, "grad")}
+train = engines.on_engine(make, engines.train)
+allocate = engines.on_engine(make, engines.arrays)
+collect = engines.on_engine(make, engines.fill_bucket)
+reduce = engines.on_engine(make, engines.reduce_buckets)
+reduce_one = engines.on_engine(make, lambda engine, buckets: engines.reduce_bucket(engine, buckets[0]))
+hold_for_good = engines.measure_for_good(make)
 
 
 def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
@@ -132,29 +122,6 @@ def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
             array += 1
         found.append((flat.name, theirs, before, [returned(flat.param), returned(flat.grad)]))
     return found
-
-
-def collect(comm: Comm, exercise: ModuleType, slopes: Array, **made: Any) -> list[Any]:
-    """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
-    return fill_bucket(make(comm, exercise, **made), slopes)
-
-
-def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dict[str, Any]:
-    """The first Flat's flat.grad after a bucket was reduced: the first one, the second one, and one after the other."""
-    engine, found = make(comm, exercise, **made), {}
-    flat, engine.direction = engine.flats[0], "backward"
-    for name, which in (("first", [0]), ("second", [1]), ("both", [0, 1])):
-        flat.grad = np.zeros(flat.padded // flat.shards, engine.precision.stored)
-        for number in which:
-            flat.bucket = buckets[number].astype(engine.precision.stored)
-            engine.reduce(flat)
-        found[name] = returned(flat.grad)
-    return found
-
-
-def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> Any:
-    """flat.grad of the first Flat after its bucket was reduced."""
-    return reduce_bucket(make(comm, exercise, **made), buckets[0])
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -196,11 +163,6 @@ def fewest(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     moments = zip(first["moments"], second["moments"], strict=True)
     ends = {name: min(first[name], second[name]) for name in ("forward", "backward", "reduced")}
     return {**ends, "moments": [(place, min(a, b)) for (place, a), (_, b) in moments]}
-
-
-def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
-    """Bytes that are held before the first step."""
-    return measure_for_good(lambda: make(comm, exercise, **made))
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------

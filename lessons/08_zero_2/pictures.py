@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import DARK, GREY, QUANTITIES
 
 Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are held permanently; bytes in buckets
@@ -14,7 +12,9 @@ Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are 
 def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str = "") -> None:
     """The gradients that one rank holds at each moment of a step: a panel for each program."""
     height = 1.25 + 1.25 * len(steps)
-    fig, axes = plt.subplots(len(steps), 1, figsize=(10, height), squeeze=False)
+    fig, axes = canvas(
+        10, height, title, rows=len(steps), bold=True, within=(0.07, 0.99, 1 - 0.62 / height, 0.75 / height), gap=0.3
+    )
     words = []
     for ax, (name, moments) in zip(axes[:, 0], steps.items(), strict=True):
         places = range(len(moments))
@@ -33,7 +33,6 @@ def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str =
         ax.set_ylabel("bytes, in $\\Psi$", fontsize=9)
         ax.set_title(name, loc="left", fontsize=10, pad=4)
         ax.tick_params(axis="x", length=0, pad=2)
-        ax.spines[["top", "right"]].set_visible(False)
         highest = max(moments, key=lambda moment: moment[1] + moment[2])
         words.append(
             f"{name}: {highest[1] / psi:.2f} psi permanently and {highest[2] / psi:.2f} psi in buckets at most, at"
@@ -43,8 +42,6 @@ def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str =
     last = len(next(iter(steps.values()))) - 0.5
     axes[0, 0].text(last, 2.14, "all gradients: $2\\Psi$", ha="right", color=DARK, fontsize=9)
     axes[0, 0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=1 - 0.62 / height, bottom=0.75 / height, hspace=0.3)
     show(
         fig,
         f"{title} Gradients that a rank holds during the backward of a step, from left to right, in bytes of psi; all"

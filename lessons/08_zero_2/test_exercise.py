@@ -9,29 +9,44 @@ Python's own account. A part earns its points or not; none needs a later one, an
 - Of memory, a part asks for what its methods add to what is held already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_worked
+from minidist.classroom.parts import by_rank, on, part, ranks
+from minidist.classroom.sharded import (
+    GATHER,
+    RANKS,
+    SCATTER,
+    check_array,
+    check_collect,
+    check_for_good,
+    check_loss,
+    check_phases,
+    check_to_the_right,
+    descend,
+    forward,
+    lose_sum,
+    reduced,
+    slopes,
+    small,
+    sums,
+    wire_cases,
+)
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import (
     HEAVY,
-    SLACK,
     SMALL,
     Training,
-    check_buckets,
     check_gradient,
     element,
     training,
     unit_sizes,
-    whole_numbers,
     wrong_index,
 )
 from minidist.papers import zero
@@ -39,30 +54,7 @@ from minidist.papers import zero
 Array = np.ndarray
 METHODS = ("allocate", "owned", "collect", "reduce")
 ASKED = ("train_step", *(f"ZeRO2.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero2", "minidist.zero3", "given")  # what ranks cannot import
-RANKS = (4, 3, 2, 1)
-
-
-def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
-    return training(submission.random, n, what, SMALL, precision=precision, **more)
-
-
-def check_array(
-    who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = MappingProxyType({})
-) -> None:
-    """That an array is as expected; else which of the mistakes it is."""
-    if isinstance(found, str):
-        lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
-    if found.shape != expected.shape:
-        lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
-    if found.dtype != expected.dtype:
-        lose(f"{who}: {what} is {found.dtype} where {expected.dtype} is wanted.")
-    close = np.isclose(found, expected, rtol=1e-12, atol=1e-12)
-    if not close.all():
-        known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
-        index = int(np.flatnonzero(~close)[0])
-        words = known[0] if known else f"at index {index} there is {found[index]:.6g}, not {expected[index]:.6g}"
-        lose(f"{who}: {what} does not hold what it should: {words}.")
+HIDDEN = ("minidist.zero2", "minidist.zero3", "answers", "given")  # what ranks cannot import
 
 
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
@@ -103,27 +95,8 @@ def layers(submission: Submission, n: int, width: int, rows: Sequence[int], dept
     whole = np.stack([np.append(flat, np.zeros(-flat.size % n)) for flat in flats])
     inputs = [(whole, [parts[rank] for parts in micro_batches]) for rank in range(n)]
     each = f"{len(rows)} micro-batches of {rows[0]} rows" if len(rows) > 1 else f"1 micro-batch of {rows[0]} rows"
-    label = f"{n} rank{'s' * (n > 1)}, {depth} layers of {flats[0].size} parameters, {each}"
+    label = f"{ranks(n)}, {depth} layers of {flats[0].size} parameters, {each}"
     return Layers(n, label, inputs, {"batch": sum(rows), **arguments}, flats, micro_batches)
-
-
-def forward(flats: Sequence[Array], x: Array) -> list[Array]:
-    """x, and what each layer gives."""
-    h, width = [x], x.shape[1]
-    for flat in flats:
-        h.append(np.tanh(h[-1] @ flat[: width * width].reshape(width, width) + flat[width * width :]))
-    return h
-
-
-def slopes(flats: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[float, list[Array]]:
-    """What rows contribute to the loss, and to the gradient of each layer."""
-    h, width = forward(flats, x), x.shape[1]
-    dh, gradients = (h[-1] - y) / batch, []
-    for i in reversed(range(len(flats))):
-        dz = dh * (1 - h[i + 1] ** 2)
-        gradients.insert(0, np.append(h[i].T @ dz, dz.sum(axis=0)))
-        dh = dz @ flats[i][: width * width].reshape(width, width).T
-    return float(((h[-1] - y) ** 2).sum() / 2 / batch), gradients
 
 
 @pytest.mark.points(3, "train_step: one process's training, in micro-batches, on any number of ranks")
@@ -145,11 +118,7 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     """Losses, and every rank's parameters after the last step, as one process alone has them; gradients of zeros."""
     batch, last = run.arguments["batch"], len(run.micro_batches) - 1
     x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))
-    flats, losses = [flat.copy() for flat in run.flats], []
-    for _ in range(run.arguments["steps"]):
-        loss, gradients = slopes(flats, x, y, batch)
-        losses.append(loss)
-        flats = [flat - RATE * gradient for flat, gradient in zip(flats, gradients, strict=True)]
+    losses, flats = descend(run.flats, run.arguments["steps"], RATE, lambda flats: slopes(flats, x, y, batch))
     whole = run.gradients()
     wrong = {
         "it is as it was": [0 * gradient for gradient in whole],
@@ -161,7 +130,7 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     }
     own = [run.gradients(rank) for rank in range(run.n)]
     for rank, outcome in enumerate(outcomes):
-        who = f"On {run.label}: rank {rank}"
+        who = on(run, rank)
         for number, (start, flat) in enumerate(zip(run.flats, flats, strict=True)):
             mistakes = {words: run.padded(start - RATE * of[number]) for words, of in wrong.items()}
             shards = [run.shard(start - RATE * of_rank[number], r) for r, of_rank in enumerate(own)]
@@ -173,45 +142,13 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
         check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss, "train_step")
 
 
-def check_loss(run: Layers, parts: Sequence[Any], loss: float, function: str) -> None:
-    for rank, part in enumerate(parts):
-        if not isinstance(part, float | int | np.floating):
-            lose(f"On {run.label}: rank {rank}'s {function} returned {part}; its part of the loss is a number.")
-    if not np.isclose(sum(parts), loss, rtol=1e-9):
-        lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.")
-
-
 @pytest.mark.points(2, "train_step: gradients travel once a micro-batch, parameters once a step")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 8, rows, steps=1, rate=RATE) for n, rows in ((4, [4] * 3), (2, [4]))]
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, rank, outcome in by_rank(submission, "train_layers", cases, ["train_step"]):
         a, units, each = len(run.micro_batches), len(run.flats), run.padded(run.flats[0]).nbytes // run.n
-        needed = {"reduce-scatter gradients": a * units * (run.n - 1), "all-gather parameters": units * (run.n - 1)}
-        for rank, outcome in enumerate(outcomes):
-            check_phases(run, rank, outcome, needed)
-            for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
-                here = f"On {run.label}: rank {rank} sends"
-                if peer != (rank + 1) % run.n:
-                    lose(f"{here} to rank {peer}{line and f' at {line}'}; the ring sends to the right alone.")
-                if nbytes != messages * each:
-                    lose(f"{here} {nbytes:,} bytes in {messages} messages in phase {phase!r}; a shard has {each}.")
-
-
-def check_phases(case: Case, rank: int, outcome: Outcome, needed: Mapping[str, int]) -> None:
-    """As many messages as are needed in each of these phases, and none elsewhere."""
-    messages = dict.fromkeys(needed, 0)
-    for (phase, _, line), (_, count) in outcome.sent.items():
-        if phase not in messages:
-            where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
-            lose(
-                f"On {case.label}: rank {rank} sends {where}{line and f' at {line}'}; what is sent here belongs into"
-                f" phase {' or '.join(map(repr, needed))}."
-            )
-        messages[phase] += count
-    for phase, count in messages.items():
-        if count != needed[phase]:
-            more = "needed" if count < needed[phase] else "needed and enough"
-            lose(f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {needed[phase]} are {more}.")
+        check_phases(run, rank, outcome, {SCATTER: a * units * (run.n - 1), GATHER: units * (run.n - 1)})
+        check_to_the_right(f"{on(run, rank)} sends", run, rank, outcome, each)
 
 
 @pytest.mark.points(2, "train_step: one layer's gradient at a time is whole")
@@ -221,10 +158,10 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * len(run.flats) * (run.n - 1) * (run.flats[0].nbytes // run.n)  # of each layer's gradient, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
+            lose(f"{on(run, rank)} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if not all(outcome.value[1]):
             layer = outcome.value[1].index(False)
-            lose(f"On {run.label}: rank {rank}'s param of layer {layer} is as it was. This is asked of a whole step.")
+            lose(f"{on(run, rank)}'s param of layer {layer} is as it was. This is asked of a whole step.")
     check_held(run, [outcome.value[0] for outcome in outcomes])
 
 
@@ -235,7 +172,7 @@ def check_held(run: Layers, peaks: Sequence[int]) -> None:
     for rank, peak in enumerate(peaks):
         if peak > limit:
             lose(
-                f"On {run.label}: rank {rank} held {peak:,} bytes at a time besides its units and rows, as many as"
+                f"{on(run, rank)} held {peak:,} bytes at a time besides its units and rows, as many as"
                 f" {peak / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at a time. What"
                 " keeps the others?"
             )
@@ -257,125 +194,78 @@ def test_allocate(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             for unit, flat in enumerate(truth.flats):
                 whole = np.pad(truth.parameters[0][unit], (0, truth.padded(unit) - flat.size)).astype(stored)
-                place = f"On {run.label}: rank {rank}'s flat.param of {flat.name}"
+                place = f"{on(run, rank)}'s flat.param of {flat.name}"
                 index = wrong_index(place, outcome.value["param"][unit], whole, truth, unit)
                 if index is not None:
                     lose(f"{place} is wrong first at index {index}, {element(truth, unit, index)}: it is not `start`.")
                 zeros = np.zeros(truth.padded(unit) // run.n, stored)
-                place = f"On {run.label}: rank {rank}'s flat.grad of {flat.name}"
+                place = f"{on(run, rank)}'s flat.grad of {flat.name}"
                 if wrong_index(place, outcome.value["grad"][unit], zeros, truth, unit) is not None:
                     lose(f"{place} is not zero at the start.")
 
 
 @pytest.mark.points(1, "memory for good: 2Ψ + 14Ψ/N")
 def test_memory_for_good(submission: Submission) -> None:
-    held = heavy(submission)
-    [outcomes] = submission.run("hold_for_good", [held], of("allocate"))
-    states = round(zero.model_states(sum(unit_sizes(held).values()), held.n, stage=2).total)
-    for rank, outcome in enumerate(outcomes):
-        if outcome.value > states + SLACK:
-            lose(
-                f"On {held.label}: rank {rank} holds {outcome.value:,} bytes of arrays before the first step; 2Ψ +"
-                f" 14Ψ/N are {states:,}. Which array is as large as a whole gradient, or wider than it is stored?"
-            )
+    words = "2Ψ + 14Ψ/N are {states}. Which array is as large as a whole gradient, or wider than it is stored?"
+    check_for_good(submission, [heavy(submission)], of("allocate"), 2, words)
 
 
 @pytest.mark.points(1, "owned: this rank's shard of both, to be updated in place")
 def test_owned(submission: Submission) -> None:
     cases = [small(submission, n) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("owned", cases, of("owned")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for name, theirs, before, after in outcome.value:
-                who, each = f"On {run.label}: what owned returned on rank {rank} for {name}", before[1].size
-                mine = slice(rank * each, (rank + 1) * each)
-                expected = [before[0].copy(), before[1] + 1]
-                expected[0][mine] += 1
-                for which, found, shard in zip(("param", "grad"), theirs, (before[0][mine], before[1]), strict=True):
-                    if isinstance(found, str) or found.shape != shard.shape:
-                        is_now = found if isinstance(found, str) else f"{found.shape}"
-                        lose(f"{who} is, of flat.{which}, {is_now}; this rank's shard {shard.shape} is wanted.")
-                for which, found, right, start in zip(("param", "grad"), after, expected, before, strict=True):
-                    if np.array_equal(found, right):
-                        continue
-                    if np.array_equal(found, start):
-                        lose(f"{who}: 1 was added to it, and flat.{which} is as it was. Return a view, not a copy.")
-                    lose(f"{who} is, of flat.{which}, not this rank's shard: 1 was added elsewhere.")
+    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+        for name, theirs, before, after in outcome.value:
+            who, each = f"On {run.label}: what owned returned on rank {rank} for {name}", before[1].size
+            mine = slice(rank * each, (rank + 1) * each)
+            expected = [before[0].copy(), before[1] + 1]
+            expected[0][mine] += 1
+            for which, found, shard in zip(("param", "grad"), theirs, (before[0][mine], before[1]), strict=True):
+                if isinstance(found, str) or found.shape != shard.shape:
+                    is_now = found if isinstance(found, str) else f"{found.shape}"
+                    lose(f"{who} is, of flat.{which}, {is_now}; this rank's shard {shard.shape} is wanted.")
+            for which, found, right, start in zip(("param", "grad"), after, expected, before, strict=True):
+                if np.array_equal(found, right):
+                    continue
+                if np.array_equal(found, start):
+                    lose(f"{who}: 1 was added to it, and flat.{which} is as it was. Return a view, not a copy.")
+                lose(f"{who} is, of flat.{which}, not this rank's shard: 1 was added elsewhere.")
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "collect: into a bucket of zeros, or to what is in it")
-def test_collect(submission: Submission) -> None:
-    cases = [
-        whole_numbers(submission.random, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))
-    ]
-    for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
-        check_buckets(run, outcomes)
-
-
-def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
-    cases = [whole_numbers(submission.random, n, ", reduce") for n in RANKS]
-    return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
-
-
-def sums(run: Training, rank: int) -> tuple[list[Array], Array]:
-    """Every rank's first bucket, and a rank's shard of their sum."""
-    buckets = [of_rank[0] for of_rank in run.inputs]
-    return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
+test_collect = part(2, "collect: into a bucket of zeros, or to what is in it", check_collect, of("collect"))
 
 
 @pytest.mark.points(2, "reduce: the sum over the ranks, each its shard")
 def test_reduce(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            found = outcome.value["first"]
-            buckets, expected = sums(run, rank)
-            check_gradient(run, rank, found, expected)
-            if np.array_equal(found, expected):
-                continue
-            index = int(np.flatnonzero(~(found == expected))[0])
-            what = in_a_sum(found[index], buckets, rank * expected.size + index)
-            if np.array_equal(found, run.truth.shard(buckets[rank], rank)):
-                what = "it is this rank's own part, not summed over the ranks"
-            if not np.any(found):
-                what = "nothing was added to it"
-            lose(f"On {run.label}: rank {rank}'s flat.grad is wrong first at index {index}: {what}.")
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        found, expected = outcome.value["first"], sums(run, rank)[1]
+        check_gradient(run, rank, found, expected)
+        if not np.array_equal(found, expected):
+            lose_sum(run, rank, found, "nothing was added to it")
 
 
 @pytest.mark.points(2, "reduce: micro-batches add up in flat.grad")
 def test_accumulation(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
-            for found in (first, second, both):
-                check_gradient(run, rank, found, sums(run, rank)[1])
-            if not np.any(first):
-                lose(f"On {run.label}: rank {rank}'s flat.grad is zero after a micro-batch.")
-            if not np.allclose(both, first + second, rtol=1e-12):
-                alone = np.array_equal(both, second)
-                what = "it is the second one's alone" if alone else "it is not the sum of what each of them gives"
-                lose(f"On {run.label}: rank {rank}'s flat.grad after two micro-batches: {what}. Add to what is there.")
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
+        for found in (first, second, both):
+            check_gradient(run, rank, found, sums(run, rank)[1])
+        if not np.any(first):
+            lose(f"{on(run, rank)}'s flat.grad is zero after a micro-batch.")
+        if not np.allclose(both, first + second, rtol=1e-12):
+            alone = np.array_equal(both, second)
+            what = "it is the second one's alone" if alone else "it is not the sum of what each of them gives"
+            lose(f"{on(run, rank)}'s flat.grad after two micro-batches: {what}. Add to what is there.")
 
 
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
-    asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [whole_numbers(submission.random, n, f", {precision}", precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
+    for run, rank, outcome in by_rank(submission, "reduce_one", wire_cases(submission), of("reduce")):
+        check_phases(run, rank, outcome, {SCATTER: run.n - 1})
         each = run.truth.padded(0) // run.n * run.precision.bytes
-        for rank, outcome in enumerate(outcomes):
-            check_phases(run, rank, outcome, {"reduce-scatter gradients": run.n - 1})
-            for (_, peer, line), (nbytes, messages) in outcome.sent.items():
-                here = f"On {run.label}: in reduce rank {rank} sends"
-                if peer != (rank + 1) % run.n:
-                    lose(f"{here} to rank {peer}{line and f' at {line}'}; the ring sends to the right alone.")
-                if nbytes != messages * each:
-                    lose(
-                        f"{here} {nbytes:,} bytes in {messages} messages; a shard as stored has {each:,}. Is it wider?"
-                    )
+        check_to_the_right(f"On {run.label}: in reduce rank {rank} sends", run, rank, outcome, each, as_stored=True)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -420,10 +310,10 @@ def check_reduce_unit(submission: Submission) -> None:
     for n, width in ((4, 15), (4, 5), (3, 4), (1, 3)):
         run = layers(submission, n, width, [n])
         own = [submission.random.standard_normal(width * width + width) for _ in range(n)]
-        case = Case(n, f"{n} rank{'s' * (n > 1)}, a gradient of {own[0].size} numbers", own)
+        case = Case(n, f"{ranks(n)}, a gradient of {own[0].size} numbers", own)
         [outcomes] = submission.run("toy_reduce", [case], ["reduce_unit"])
         for rank, outcome in enumerate(outcomes):
-            who, total = f"On {case.label}: rank {rank}", np.sum(own, axis=0)
+            who, total = on(case, rank), np.sum(own, axis=0)
             mistakes = {
                 "it is this rank's own part, not summed over the ranks": run.shard(own[rank], rank),
                 "it is the sum divided by the number of ranks": run.shard(total, rank) / n,
@@ -431,7 +321,7 @@ def check_reduce_unit(submission: Submission) -> None:
             check_array(who, "the shard", outcome.value["returned"], run.shard(total, rank), mistakes)
             if outcome.value["is a view"]:
                 lose(f"{who}'s shard is a view of the bucket, and keeps all of it in memory. Return a copy.")
-            check_phases(case, rank, outcome, {"reduce-scatter gradients": n - 1})
+            check_phases(case, rank, outcome, {SCATTER: n - 1})
 
 
 def going_back(submission: Submission, n: int, width: int, depth: int) -> Layers:
@@ -453,7 +343,7 @@ def check_backward(submission: Submission) -> None:
         [outcomes] = submission.run("toy_backward", [run], ["backward"])
         run.arguments["batch"] = 2 * n
         for rank, outcome in enumerate(outcomes):
-            who = f"On {run.label}: rank {rank}"
+            who = on(run, rank)
             for number, (own, total) in enumerate(zip(run.gradients(rank), run.gradients(), strict=True)):
                 before, mine = run.inputs[rank][3][number], run.shard(total, rank)
                 mistakes = {
@@ -462,7 +352,7 @@ def check_backward(submission: Submission) -> None:
                     "it is this rank's own part that was added, not the sum": before + run.shard(own, rank),
                 }
                 check_array(who, f"grad of layer {number}", outcome.value[number], before + mine, mistakes)
-            check_phases(run, rank, outcome, {"reduce-scatter gradients": 3 * (n - 1)})
+            check_phases(run, rank, outcome, {SCATTER: 3 * (n - 1)})
     run = going_back(submission, 4, 64, 32)
     [outcomes] = submission.run("toy_backward_measured", [run], ["backward"])
     check_held(run, [outcome.value for outcome in outcomes])
@@ -483,9 +373,9 @@ def check_accumulate(submission: Submission) -> None:
                     "it is the number of micro-batches times what it should be": total * (last + 1),
                 }
                 of_rank = {words: run.shard(wrong, rank) for words, wrong in mistakes.items()}
-                who, found = f"On {run.label}: rank {rank}", outcome.value["grads"][number]
+                who, found = on(run, rank), outcome.value["grads"][number]
                 check_array(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
-            check_phases(run, rank, outcome, {"reduce-scatter gradients": len(rows) * 3 * (n - 1)})
+            check_phases(run, rank, outcome, {SCATTER: len(rows) * 3 * (n - 1)})
         x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))
         loss, _ = slopes(run.flats, x, y, run.arguments["batch"])
         check_loss(run, [outcome.value["loss"] for outcome in outcomes], loss, "accumulate")

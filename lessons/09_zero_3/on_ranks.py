@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from minidist.classroom import engines
 from minidist.classroom.chapter import functions
-from minidist.classroom.engines import fill_bucket, measure_for_good, reduce_bucket
 from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
@@ -140,11 +140,11 @@ def train_layers_measured(
 
 # ---- one method ------------------------------------------------------------------------------------------------------
 
-
-def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """The shards after construction."""
-    engine = make(comm, exercise, **made)
-    return {"param": shards(engine, "param"), "grad": shards(engine, "grad")}
+allocate = engines.on_engine(make, engines.arrays)
+collect = engines.on_engine(make, engines.fill_bucket)
+reduce = engines.on_engine(make, engines.reduce_buckets)
+reduce_one = engines.on_engine(make, lambda engine, buckets: engines.reduce_bucket(engine, buckets[0]))
+hold_for_good = engines.measure_for_good(make)
 
 
 def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
@@ -192,30 +192,6 @@ def gather_one(comm: Comm, exercise: ModuleType, _: Any, unit: int, direction: s
     engine = make(comm, exercise, computes=False, **made)
     engine.direction = direction
     return returned(engine.parameters_of(engine.flats[unit]))
-
-
-def collect(comm: Comm, exercise: ModuleType, slopes: Array, **made: Any) -> list[Any]:
-    """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
-    return fill_bucket(make(comm, exercise, **made), slopes)
-
-
-def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dict[str, Any]:
-    """flat.grad of the first Flat after its bucket was reduced: the first one, the second one, and one after the other;
-    and what was left of the bucket."""
-    engine, found = make(comm, exercise, **made), {}
-    flat, engine.direction = engine.flats[0], "backward"
-    for name, which in (("first", [0]), ("second", [1]), ("both", [0, 1])):
-        flat.grad.fill(0)
-        for number in which:
-            flat.bucket = buckets[number].astype(engine.precision.stored)
-            engine.reduce(flat)
-        found[name] = returned(flat.grad)
-    return found
-
-
-def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> Any:
-    """flat.grad of the first Flat after its bucket was reduced."""
-    return reduce_bucket(make(comm, exercise, **made), buckets[0])
 
 
 def either(comm: Comm, exercise: ModuleType, buckets: Array, function: str, **made: Any) -> Any:
@@ -281,11 +257,6 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **
         return {**held, "moments": fewest, "reduced": reduced}
     finally:
         tracemalloc.stop()
-
-
-def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
-    """Bytes that are held before the first step."""
-    return measure_for_good(lambda: make(comm, exercise, **made))
 
 
 def walk(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
-
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import DARK, GREY, QUANTITIES
 from minidist.papers import zero
 
@@ -16,7 +14,7 @@ STAGE_COLORS = (GREY, QUANTITIES["optimizer"], QUANTITIES["gradients"], QUANTITI
 
 def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
     """What one rank holds in addition to its shards at each moment of a step."""
-    fig, ax = plt.subplots(figsize=(10, 3.6))
+    fig, [[ax]] = canvas(10, 3.6, title, bold=True, within=(0.07, 0.99, 0.84, 0.31))
     places = range(len(moments))
     gathered, buckets = ([moment[i] / psi for moment in moments] for i in (2, 3))
     ax.bar(places, gathered, width=1.0, color=QUANTITIES["gathered"], label="gathered parameters")
@@ -44,10 +42,7 @@ def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
         xlabel="time: the units of one step",
     )
     ax.tick_params(axis="x", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(0.0, 0.9))
-    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.84, bottom=0.31)
     highest = max(moments, key=lambda moment: moment[2] + moment[3])
     show(
         fig,
@@ -60,7 +55,7 @@ def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
 def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5e9) -> None:
     """The paper's figure 1. held[stage]: the bytes of parameters, gradients and optimizer state on one rank of 64, for
     a model of `psi` parameters. The picture scales them to `size` parameters."""
-    fig, ax = plt.subplots(figsize=(10, 2.9))
+    fig, [[ax]] = canvas(10, 2.9, within=(0.12, 0.99, 0.98, 0.17))
     for row, (figure, states) in enumerate(zip(zero.FIGURE_1, held.values(), strict=True)):
         left = 0.0
         for kind, nbytes in zip(STATES, states, strict=True):
@@ -79,9 +74,7 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
     ax.set_yticks(range(len(held)), list(held))
     ax.set(xlim=(0, 130), ylim=(3.7, -0.6), xlabel="GB on each of 64 ranks, 7.5 billion parameters")
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.12))
-    fig.subplots_adjust(left=0.12, right=0.99, top=0.98, bottom=0.17)
     totals = {name: sum(states) / psi * size / 1e9 for name, states in held.items()}
     show(
         fig,
@@ -93,7 +86,7 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
 
 def draw_parts(sent: Mapping[tuple[str, int], float]) -> None:
     """sent[stage, micro-batches]: what each rank sends in a step, in units of psi (N-1)/N."""
-    fig, ax = plt.subplots(figsize=(10, 2.6))
+    fig, [[ax]] = canvas(10, 2.6, within=(0.07, 0.99, 0.97, 0.12))
     names, parts = list(dict.fromkeys(name for name, _ in sent)), sorted({a for _, a in sent})
     for k, (name, color) in enumerate(zip(names, STAGE_COLORS, strict=True)):
         places = [group + (k - 1.5) * 0.2 for group in range(len(parts))]
@@ -102,9 +95,7 @@ def draw_parts(sent: Mapping[tuple[str, int], float]) -> None:
     ax.set_xticks(range(len(parts)), [f"{a} micro-batch" + "es" * (a > 1) for a in parts])
     ax.set(ylabel="sent, in $\\Psi(N-1)/N$", ylim=(0, 1.12 * max(sent.values())))
     ax.tick_params(axis="x", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", fontsize=9)
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.97, bottom=0.12)
     said = "; ".join(f"{name}: " + ", ".join(f"{sent[name, a]:g}" for a in parts) for name in names)
     show(
         fig,

@@ -9,24 +9,38 @@ part earns its points or not; none needs a later one, and one mistake costs one 
 - Of memory, a part asks for what its methods add to what is held already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.classroom.checks import check_all_own, factor_of, run_and_blame
-from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.parts import by_rank, on, part, ranks
+from minidist.classroom.sharded import (
+    RANKS,
+    SCATTER,
+    check_array,
+    check_collect,
+    check_factor,
+    check_for_good,
+    check_loss,
+    check_phases,
+    check_to_the_right,
+    descend,
+    lose_sum,
+    reduced,
+    small,
+    sums,
+    wire_cases,
+)
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.classroom.training import (
     HEAVY,
-    SLACK,
-    SMALL,
     Training,
-    check_buckets,
     check_gradient,
     check_losses,
     check_shards,
@@ -38,26 +52,21 @@ from minidist.classroom.training import (
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import flats_of
 from minidist.nn.precision import Precision
-from minidist.papers import zero
 
 Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
 ASKED = ("train_step", *(f"ZeRO3.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero3", "minidist.zero2", "given")  # what ranks cannot import
-RANKS = (4, 3, 2, 1)
+HIDDEN = ("minidist.zero3", "minidist.zero2", "answers", "given")  # what ranks cannot import
 
 
 def of(*methods: str) -> list[str]:
     return [f"ZeRO3.{method}" for method in methods]
 
 
-def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
-    return training(submission.random, n, what, SMALL, precision=precision, **more)
-
-
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
 
 RATE = 0.5
+check_toy = partial(check_array, as_it_was=True)
 LAYERS_HELD = 8  # whole W that a step may hold at a time, however many there are: W, its gradient, and copies of it
 
 
@@ -75,7 +84,7 @@ def layers(submission: Submission, n: int, width: int, batch: int, depth: int = 
     x, y = draw((batch, width)), np.tanh(draw((batch, width)))
     rows = list(zip(np.array_split(x, n), np.array_split(y, n), strict=True))
     inputs = [(np.stack([shards_of(w, n)[rank] for w in weights]), *rows[rank]) for rank in range(n)]
-    label = f"{n} rank{'s' * (n > 1)}, {depth} layers (W is {width} x {width}), {batch} rows"
+    label = f"{ranks(n)}, {depth} layers (W is {width} x {width}), {batch} rows"
     return Layers(n, label, inputs, {"batch": batch, "rate": RATE, **arguments}, weights, rows)
 
 
@@ -104,13 +113,8 @@ def test_train_step(submission: Submission) -> None:
 
 def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
     """Losses, and every rank's shards after the last step, as one process alone has them."""
-    batch, weights = run.arguments["batch"], [w.copy() for w in run.weights]
-    x, y = (np.concatenate(part) for part in zip(*run.rows, strict=True))
-    losses = []
-    for _ in range(run.arguments["steps"]):
-        loss, gradients = slopes(weights, x, y, batch)
-        losses.append(loss)
-        weights = [w - RATE * gradient for w, gradient in zip(weights, gradients, strict=True)]
+    batch, (x, y) = run.arguments["batch"], (np.concatenate(part) for part in zip(*run.rows, strict=True))
+    losses, weights = descend(run.weights, run.arguments["steps"], RATE, lambda of: slopes(of, x, y, batch))
     for rank, outcome in enumerate(outcomes):
         _, own = slopes(run.weights, *run.rows[rank], batch)
         _, both = slopes(run.weights, x, y, batch)
@@ -124,29 +128,22 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
             }
             mistakes = {words: shards_of(of, run.n)[rank] for words, of in wrong.items()}
             found, what = outcome.value["shards"][layer], f"the shard of layer {layer}"
-            check_toy(f"On {run.label}: rank {rank}", what, found, shards_of(w, run.n)[rank], mistakes)
+            check_toy(on(run, rank), what, found, shards_of(w, run.n)[rank], mistakes)
     for step, loss in enumerate(losses):
-        parts = [outcome.value["losses"][step] for outcome in outcomes]
-        for rank, part in enumerate(parts):
-            if not isinstance(part, float | int | np.floating):
-                lose(f"On {run.label}: rank {rank}'s train_step returned {part}; its part of the loss is a number.")
-        if not np.isclose(sum(parts), loss, rtol=1e-9):
-            lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.")
+        check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss)
 
 
 @pytest.mark.points(1, "train_step: three phases, for each layer N-1 messages of a shard")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 8, 8, steps=1) for n in (4, 2)]
-    phases = ("all-gather forward", "all-gather backward", "reduce-scatter gradients")
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            check_phases(run, rank, outcome, phases, len(run.weights))
-            for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
-                here, each = f"On {run.label}: rank {rank} sends", 8 * 8 * 8 // run.n
-                if peer != (rank + 1) % run.n:
-                    lose(f"{here} to rank {peer}{line and f' at {line}'}; the ring sends to the right alone.")
-                if nbytes != messages * each:
-                    lose(f"{here} {nbytes:,} bytes in {messages} messages in phase {phase!r}; a shard has {each}.")
+    for run, rank, outcome in by_rank(submission, "train_layers", cases, ["train_step"]):
+        check_messages(run, rank, outcome, ["all-gather forward", "all-gather backward", SCATTER], len(run.weights))
+        check_to_the_right(f"{on(run, rank)} sends", run, rank, outcome, 8 * 8 * 8 // run.n)
+
+
+def check_messages(case: Case, rank: int, outcome: Outcome, phases: Sequence[str], layers: int = 1) -> None:
+    """For each layer N-1 messages in each phase, and none elsewhere."""
+    check_phases(case, rank, outcome, dict.fromkeys(phases, layers * (case.n - 1)), "needed")
 
 
 @pytest.mark.points(2, "train_step: one layer at a time is whole")
@@ -159,10 +156,10 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * depth * (run.n - 1) * whole // run.n  # of each layer gathered once, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
+            lose(f"{on(run, rank)} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if outcome.value > limit:
             lose(
-                f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
+                f"{on(run, rank)} held {outcome.value:,} bytes at a time besides its shards and rows, as"
                 f" many as {outcome.value / whole:.0f} whole layers have. One W and its gradient are needed at a time."
                 " What keeps the others?"
             )
@@ -185,14 +182,13 @@ def test_allocate(submission: Submission) -> None:
 @pytest.mark.points(1, "owned: the arrays themselves, to be updated in place")
 def test_owned(submission: Submission) -> None:
     cases = [small(submission, n) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("owned", cases, of("owned")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for which, flat, before, after in outcome.value:
-                if not np.array_equal(after, before + 1):
-                    lose(
-                        f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat}, and its"
-                        f" flat.{which} has not become 1 more. Return the array itself, not a copy."
-                    )
+    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+        for which, flat, before, after in outcome.value:
+            if not np.array_equal(after, before + 1):
+                lose(
+                    f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat}, and its"
+                    f" flat.{which} has not become 1 more. Return the array itself, not a copy."
+                )
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
@@ -302,80 +298,43 @@ def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(1, "collect: into a bucket of zeros, or to what is in it")
-def test_collect(submission: Submission) -> None:
-    cases = [
-        whole_numbers(submission.random, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))
-    ]
-    for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
-        check_buckets(run, outcomes)
-
-
-def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
-    cases = [whole_numbers(submission.random, n, ", reduce") for n in RANKS]
-    return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
-
-
-def sums(run: Training, rank: int, which: int) -> tuple[list[Array], Array]:
-    """Every rank's bucket, and a rank's shard of their sum."""
-    buckets = [of_rank[which] for of_rank in run.inputs]
-    return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
+test_collect = part(1, "collect: into a bucket of zeros, or to what is in it", check_collect, of("collect"))
 
 
 def check_added(run: Case, rank: int, found: Array) -> None:
     """That something was added to a rank's flat.grad."""
     if run.n > 1 and not np.any(found):
-        lose(f"On {run.label}: rank {rank}'s flat.grad is zero after a micro-batch.")
+        lose(f"{on(run, rank)}'s flat.grad is zero after a micro-batch.")
 
 
 @pytest.mark.points(1, "reduce: the sum over the ranks, each its shard, and not divided")
 def test_reduce(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            found = outcome.value["first"]
-            buckets, expected = sums(run, rank, 0)
-            check_gradient(run, rank, found, expected)
-            if factor_of(found, expected) is None:
-                index = int(np.flatnonzero(~(found == expected))[0])
-                at = rank * expected.size + index
-                what = in_a_sum(found[index], buckets, at)
-                own = np.array_equal(found, run.truth.shard(buckets[rank], rank))
-                what = "it is this rank's own part, not summed over the ranks" if own else what
-                lose(f"On {run.label}: rank {rank}'s flat.grad is wrong first at index {index}: {what}.")
-            if (factor := factor_of(found, expected)) not in (None, 1.0):
-                assert factor is not None
-                times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
-                lose(
-                    f"On {run.label}: rank {rank}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss"
-                    " is weighted by its share of the batch already."
-                )
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        found, expected = outcome.value["first"], sums(run, rank)[1]
+        check_gradient(run, rank, found, expected)
+        if (factor := factor_of(found, expected)) is None:
+            lose_sum(run, rank, found)
+        check_factor(run, rank, factor)
 
 
 @pytest.mark.points(1, "reduce: micro-batches add up in flat.grad")
 def test_accumulation(submission: Submission) -> None:
-    for run, outcomes in reduced(submission):
-        check_worked(run, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
-            for found in (first, second, both):
-                check_gradient(run, rank, found, sums(run, rank, 0)[1])
-            check_added(run, rank, first)
-            if not np.allclose(both, first + second, rtol=1e-12):
-                what = (
-                    "it is the second one's alone: add to what is there"
-                    if np.array_equal(both, second)
-                    else ("it is not the sum of what each of them gives")
-                )
-                lose(f"On {run.label}: rank {rank}'s flat.grad after two micro-batches: {what}.")
+    for run, rank, outcome in reduced(submission, of("reduce")):
+        first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
+        for found in (first, second, both):
+            check_gradient(run, rank, found, sums(run, rank)[1])
+        check_added(run, rank, first)
+        if not np.allclose(both, first + second, rtol=1e-12):
+            alone = np.array_equal(both, second)
+            what = "the second one's alone: add to what is there" if alone else "not the sum of what each of them gives"
+            lose(f"{on(run, rank)}'s flat.grad after two micro-batches: it is {what}.")
 
 
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
-    asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [whole_numbers(submission.random, n, f", {precision}", precision) for n, precision in asked]
+    cases = wire_cases(submission)
     for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
-        check_wire(run, outcomes, 0, "reduce-scatter gradients", "reduce")
+        check_wire(run, outcomes, 0, SCATTER, "reduce")
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -402,17 +361,9 @@ def activations(run: Training) -> int:
 
 @pytest.mark.points(1, "memory for good: 16Ψ/N")
 def test_memory_for_good(submission: Submission) -> None:
-    held = heavy(submission, "fp32", "mixed")
-    for run, outcomes in zip(held, submission.run("hold_for_good", held, of("allocate")), strict=True):
-        states = round(
-            zero.model_states(sum(unit_sizes(run).values()), run.n, stage=3).total
-        )  # in fp32 4 + 4 + 8: 16 too
-        for rank, outcome in enumerate(outcomes):
-            if outcome.value > states + SLACK:
-                lose(
-                    f"On {run.label}: rank {rank} holds {outcome.value:,} bytes of arrays before the first step; 16Ψ/N"
-                    f" are {states:,}. Is there a view of `start`, which keeps all of it?"
-                )
+    # In fp32 these are 4 + 4 + 8: 16, too.
+    words = "16Ψ/N are {states}. Is there a view of `start`, which keeps all of it?"
+    check_for_good(submission, heavy(submission, "fp32", "mixed"), of("allocate"), 3, words)
 
 
 def needed(direction: str, method: str, precision: Precision) -> int:
@@ -432,7 +383,7 @@ def check_moments(run: Training, outcomes: Sequence[Outcome], way: str, before: 
     """On the way forward or backward, one unit at a time, beyond what was held `before`."""
     sizes = unit_sizes(run)
     for rank, outcome in enumerate(outcomes):
-        who, so_far = f"On {run.label}: rank {rank}", outcome.value[before]
+        who, so_far = on(run, rank), outcome.value[before]
         for (direction, method, unit), nbytes in outcome.value["moments"]:
             limit = needed(direction, method, run.precision) * sizes[unit]
             if direction == way and (more := nbytes - so_far) > limit + activations(run):
@@ -451,8 +402,7 @@ def test_memory_forward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["evaluated"] - outcome.value["for good"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was"
-                    " not released?"
+                    f"{on(run, rank)} holds {more:,} bytes more after an evaluation than before. What was not released?"
                 )
     check_confined(submission)
 
@@ -478,7 +428,7 @@ def check_confined(submission: Submission) -> None:
         )
     for rank, outcome in enumerate(outcomes):
         if outcome.value != len(sizes) or outcome.nbytes < (whole - largest) * (run.n - 1) // run.n:
-            lose(f"On {run.label}: rank {rank} did not gather all {len(sizes)} units.")
+            lose(f"{on(run, rank)} did not gather all {len(sizes)} units.")
 
 
 @pytest.mark.points(1, "memory, backward: one unit's parameters and gradient")
@@ -489,8 +439,7 @@ def test_memory_backward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["backward"] - outcome.value["forward"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
-                    " not released?"
+                    f"{on(run, rank)} holds {more:,} bytes more after the backward than before. What was not released?"
                 )
             if not outcome.value["reduced"]:
                 lose(f"On {run.label}: after the backward all that rank {rank} has of gradients is zero.")
@@ -499,16 +448,15 @@ def test_memory_backward(submission: Submission) -> None:
 @pytest.mark.points(1, "after the update: nothing is sent, nothing more is held")
 def test_memory_afterwards(submission: Submission) -> None:
     held = heavy(submission, "mixed")
-    for run, outcomes in zip(held, submission.run("hold", held, of("after_update")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
-                lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after a step than before the first one."
-                    " Whatever is gathered after the update, the next forward gathers again."
-                )
+    for run, rank, outcome in by_rank(submission, "hold", held, of("after_update")):
+        if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
+            lose(
+                f"{on(run, rank)} holds {more:,} bytes more after a step than before the first one."
+                " Whatever is gathered after the update, the next forward gathers again."
+            )
     cases = [small(submission, n, steps=2) for n in (4, 3)]
     for run, outcomes in zip(cases, submission.run("train", cases, of("after_update")), strict=True):
-        known = {"all-gather forward", "all-gather backward", "reduce-scatter gradients", "norm"}
+        known = {"all-gather forward", "all-gather backward", SCATTER, "norm"}
         units = len(run.truth.flats)
         for rank, outcome in enumerate(outcomes):
             usual = 2 * (3 * units + 1) * (run.n - 1)
@@ -518,7 +466,7 @@ def test_memory_afterwards(submission: Submission) -> None:
                     found = f"{nbytes:,} bytes in phase {phase!r}{line and f' at {line}'}"
             if found:
                 lose(
-                    f"On {run.label}: rank {rank} sends {found}. After the update nothing needs to be sent: the next"
+                    f"{on(run, rank)} sends {found}. After the update nothing needs to be sent: the next"
                     " forward gathers."
                 )
         check_trained(run, outcomes)
@@ -567,47 +515,13 @@ def shards_of(w: Array, n: int) -> list[Array]:
     return np.split(flat, n)
 
 
-def check_toy(
-    who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = MappingProxyType({})
-) -> None:
-    """That an array is as expected; else which of the mistakes it is."""
-    if isinstance(found, str):
-        lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
-    if found.shape != expected.shape:
-        lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
-    if found.dtype != expected.dtype:
-        lose(f"{who}: {what} is {found.dtype} where {expected.dtype} is wanted, as it was.")
-    if not np.allclose(found, expected, rtol=1e-12, atol=1e-12):
-        known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
-        at = tuple(map(int, np.argwhere(~np.isclose(found, expected, rtol=1e-12, atol=1e-12))[0]))
-        place = f"index {at[0] if len(at) == 1 else at}"
-        words = known[0] if known else f"at {place} there is {found[at]:.6g} where {expected[at]:.6g} is wanted"
-        lose(f"{who}: {what} does not hold what it should: {words}.")
-
-
-def check_phases(case: Case, rank: int, outcome: Outcome, phases: Sequence[str], layers: int = 1) -> None:
-    """For each layer N-1 messages in each phase, and none elsewhere."""
-    messages, needed = dict.fromkeys(phases, 0), layers * (case.n - 1)
-    for (phase, _, line), (_, count) in outcome.sent.items():
-        if phase not in messages:
-            where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
-            lose(
-                f"On {case.label}: rank {rank} sends {where}{line and f' at {line}'}; what is sent here belongs into"
-                f" phase {' or '.join(map(repr, phases))}."
-            )
-        messages[phase] += count
-    for phase, count in messages.items():
-        if count != needed:
-            lose(f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {needed} are needed.")
-
-
 def check_cut_shard(submission: Submission) -> None:
     for n, shape in ((4, (WIDTH, WIDTH)), (4, (5, 3)), (3, (WIDTH, WIDTH)), (1, (3, 3))):
         w = submission.random.standard_normal(shape)
-        case = Case(n, f"{n} rank{'s' * (n > 1)}, a matrix {shape}", [w] * n)
+        case = Case(n, f"{ranks(n)}, a matrix {shape}", [w] * n)
         [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
         for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
-            who = f"On {case.label}: rank {rank}"
+            who = on(case, rank)
             every_nth = np.append(w, np.zeros(-w.size % n))[rank::n]
             mistakes = {f"it is every {n}-th number; a shard is cut in one piece": every_nth}
             check_toy(who, "the shard", outcome.value["returned"], shard, mistakes)
@@ -625,7 +539,7 @@ def check_gather(submission: Submission) -> None:
                 f"it is rank {rank}'s shard again and again": np.resize(case.inputs[rank], shape),
                 "its numbers are in another order": np.reshape(w.reshape(-1), shape, order="F"),
             }
-            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w, mistakes)
+            check_toy(on(case, rank), "what gather returned", outcome.value["returned"], w, mistakes)
 
 
 def check_forward_layer(submission: Submission) -> None:
@@ -635,10 +549,8 @@ def check_forward_layer(submission: Submission) -> None:
     [outcomes] = submission.run("toy_forward", [case], ["forward_layer"])
     for rank, outcome in enumerate(outcomes):
         mistakes = {"tanh is missing": rows[rank] @ w, "W is transposed": np.tanh(rows[rank] @ w.T)}
-        check_toy(
-            f"On {case.label}: rank {rank}", "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes
-        )
-        check_phases(case, rank, outcome, ["all-gather forward"])
+        check_toy(on(case, rank), "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes)
+        check_messages(case, rank, outcome, ["all-gather forward"])
 
 
 def check_backward_layer(submission: Submission) -> None:
@@ -651,7 +563,7 @@ def check_backward_layer(submission: Submission) -> None:
     case = Case(n, f"{n} ranks with {ROWS} rows each", inputs)
     [outcomes] = submission.run("toy_backward", [case], ["backward_layer"])
     for rank, outcome in enumerate(outcomes):
-        who, value = f"On {case.label}: rank {rank}", outcome.value
+        who, value = on(case, rank), outcome.value
         if "returned" in value:
             lose(f"{who}: backward_layer returned {value['returned']}; two arrays are wanted: return gradient, dh.")
         shard = shards_of(np.sum(own, axis=0), n)[rank]
@@ -666,7 +578,7 @@ def check_backward_layer(submission: Submission) -> None:
         }
         check_toy(who, "the shard of the gradient", value["gradient"], shard, mistakes)
         check_toy(who, "dh", value["dh"], dz[rank] @ w.T, wrong)
-        check_phases(case, rank, outcome, ["all-gather backward", "reduce-scatter gradients"])
+        check_messages(case, rank, outcome, ["all-gather backward", SCATTER])
 
 
 GAPS = {

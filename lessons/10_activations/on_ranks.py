@@ -13,7 +13,7 @@ from minidist.classroom.ranks import arrays_held, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-given = functions("given", ("run_segment",))  # run_backward is asked for with the lesson's own in its place
+given = functions("answers", ("run_segment",))  # run_backward is asked for with the lesson's own in its place
 
 # ---- layers that see what is held ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREY, ORANGE, PURPLE, QUANTITIES, RED
 
 Array = np.ndarray
@@ -34,7 +34,7 @@ def draw_arrays(arrays: Sequence[Array], sbh: int, title: str) -> None:
     """The arrays that a layer keeps, except the small ones, in the order in which it makes them: a bar each."""
     kept = enumerate(zip(NAMES, arrays, strict=True))
     rows = [(i in CORE, what, array) for i, ((what, why), array) in kept if why != "small"]
-    fig, ax = plt.subplots(figsize=(9.6, 4.9))
+    fig, [[ax]] = canvas(9.6, 4.9, within=(0.27, 0.98, 0.93, 0.1))
     for place, (core, _, array) in enumerate(rows):
         size = array.nbytes / sbh
         ax.barh(
@@ -46,10 +46,8 @@ def draw_arrays(arrays: Sequence[Array], sbh: int, title: str) -> None:
     patches = [plt.Rectangle((0, 0), 1, 1, hatch=hatch, label=label, **looks) for hatch, label in labels]
     ax.set(yticks=range(len(rows)), yticklabels=[what for _, what, _ in rows], xlabel="bytes / sbh")
     ax.set(xlim=(0, 1.2 * max(array.nbytes / sbh for *_, array in rows)), ylim=(len(rows) - 0.5, -0.5))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(handles=patches, frameon=False, fontsize=9, loc="lower right")
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.27, right=0.98, top=0.93, bottom=0.1)
     words = ", ".join(f"{what} {array.nbytes / sbh:g}" for _, what, array in rows)
     show(fig, f"{title}. In bytes for each of the s·b·h numbers of a layer's input: {words}.")
 
@@ -75,7 +73,7 @@ def print_both(yours: tuple[Any, ...], lessons: tuple[Any, ...]) -> None:
 
 def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
     """The number of values held after each call of a layer, forward and backward: a line for each run."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.9))
+    fig, [[ax]] = canvas(9.6, 3.9, within=(0.07, 0.72, 0.91, 0.13))
     words = []
     styles = [(GREY, "-"), (RED, "--"), (ORANGE, "-"), (PURPLE, "-")]
     for (color, dashes), (name, held) in zip(styles, runs.items(), strict=False):
@@ -91,10 +89,8 @@ def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
         )
         words.append(f"{name}: {len(held)} calls, {peak} values at most, first so at call {held.index(peak) + 1}.")
     ax.set(xlabel="time: calls of a layer, forward and backward", ylabel="values held", ylim=(0, None), xlim=(0, None))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.72, top=0.91, bottom=0.13)
     show(fig, f"{title}. {' '.join(words)}")
 
 
@@ -105,7 +101,7 @@ def held_at_most(n: int, given: int, layer: int) -> list[int]:
 
 def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -> None:
     """What is held with each interval k = 1, 2, ...: a panel for each kind of layer, with the least one marked."""
-    fig, axes = plt.subplots(1, len(held), figsize=(9.6, 3.2), squeeze=False)
+    fig, axes = canvas(9.6, 3.2, title, columns=len(held), within=(0.08, 0.99, 0.82, 0.16), gap=0.22)
     words = []
     for ax, (name, sizes) in zip(axes[0], held.items(), strict=True):
         least = int(np.argmin(sizes))
@@ -120,19 +116,16 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
             ha="center",
         )
         ax.set(xlabel="k: layers of a segment", ylim=(0, 1.05 * max(sizes)), xlim=(0, len(sizes) + 1))
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_title(name, fontsize=9.5)
         words.append(f"{name}: least at k = {least + 1}, {sizes[least]:.3g}; at k = 1 {sizes[0]:.3g}.")
     axes[0, 0].set_ylabel(unit)
     axes[0, -1].legend(frameon=False, fontsize=9, loc="lower right")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.99, top=0.82, bottom=0.16, wspace=0.22)
     show(fig, f"{title}, in {unit}. {' '.join(words)}")
 
 
 def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
     """Slopes by trial and from a program: where both agree, the point is on the diagonal."""
-    fig, axes = plt.subplots(1, len(pairs), figsize=(9.6, 4.2), squeeze=False)
+    fig, axes = canvas(9.6, 4.2, columns=len(pairs), within=(0.09, 0.99, 0.92, 0.12), gap=0.25)
     words = []
     largest = 1.1 * max(np.abs(both).max() for both in pairs.values())
     for ax, (name, (by_trial, found)) in zip(axes[0], pairs.items(), strict=True):
@@ -145,24 +138,20 @@ def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
         ax.set(ylim=(-largest, largest), title=name)
         ax.title.set_fontsize(10)
         ax.locator_params(nbins=5)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize=9, loc="upper left")
         words.append(f"{name}: {len(by_trial)} slopes, {100 * off:.0f}% off.")
-    fig.subplots_adjust(left=0.09, right=0.99, top=0.92, bottom=0.12, wspace=0.25)
     show(fig, "The slopes of some parameters by trial, and from the backward (counted). " + " ".join(words))
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
     """Losses of training: for each step the mean with up to five neighbors on either side."""
-    fig, ax = plt.subplots(figsize=(9.6, 2.9))
+    fig, [[ax]] = canvas(9.6, 2.9, within=(0.07, 0.98, 0.9, 0.17))
     words = []
     for (color, dashes), (name, losses) in zip([(BLUE, "-"), (RED, "--")], curves.items(), strict=False):
         smooth = [np.mean(losses[i - min(i, 5) : i + min(i, 5) + 1]) for i in range(len(losses))]
         ax.plot(np.arange(1, len(losses) + 1), smooth, color=color, ls=dashes, lw=1.8, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {smooth[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss, mean of 11 steps", ylim=(0, None), xlim=(0, None))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.98, top=0.9, bottom=0.17)
     show(fig, f"{title}. {' '.join(words)}")

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
+from minidist.classroom.parts import on
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("run_forward", "run_segment", "run_backward", "mask", "best_interval", "cut", "whole")
 HIDDEN = (  # what a submission cannot import
+    "answers",
     "given",
     "minidist.memory.recompute",
     "minidist.memory.chain",
@@ -436,13 +438,13 @@ def test_cut(submission: Submission) -> None:
         for rank, (outcome, expected) in enumerate(zip(outcomes, parts_of(x, each.n), strict=True)):
             found = an_array(each, outcome.value["returned"], f"rank {rank}'s part", expected.shape)
             if not np.array_equal(found, expected):
-                lose(f"On {each.label}: rank {rank}'s part is not chunk {rank} of x's elements in their order.")
+                lose(f"{on(each, rank)}'s part is not chunk {rank} of x's elements in their order.")
             if found.dtype != x.dtype:
                 lose(f"On {each.label}: the part has the dtype {found.dtype}, x has {x.dtype}.")
             if not np.array_equal(outcome.value["x"], x):
                 lose(f"On {each.label}: x was changed.")
             if outcome.nbytes:
-                lose(f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; nothing need be sent.")
+                lose(f"{on(each, rank)} sends {outcome.nbytes} bytes; nothing need be sent.")
 
 
 @pytest.mark.points(1, "cut: a part in memory of its own")
@@ -454,7 +456,7 @@ def test_cut_own(submission: Submission) -> None:
             an_array(each, part, f"rank {rank}'s part", (6,))
         if holds > part.nbytes:
             lose(
-                f"On {each.label}: rank {rank}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it"
+                f"{on(each, rank)}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it"
                 " is there, all of them are: make a copy."
             )
 
@@ -474,7 +476,7 @@ def test_whole(submission: Submission) -> None:
             if not np.array_equal(found, expected):
                 lose(f"On {each.label}: on rank {rank} it is not x.")
             if not np.array_equal(outcome.value["part"], each.inputs[rank]):
-                lose(f"On {each.label}: rank {rank}'s part was changed.")
+                lose(f"{on(each, rank)}'s part was changed.")
 
 
 @pytest.mark.points(1, "whole: (t-1)/t of x from every rank")
@@ -486,7 +488,7 @@ def test_whole_sent(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if outcome.nbytes != wanted:
                 lose(
-                    f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; around a ring it is {wanted}, that is"
+                    f"{on(each, rank)} sends {outcome.nbytes} bytes; around a ring it is {wanted}, that is"
                     f" {each.n - 1} of x's {each.n} parts."
                 )
 

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RED
 
 MEMORIES = {"device": BLUE, "host": ORANGE, "disk": LIGHT}
@@ -21,7 +19,7 @@ def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, t
     for way, run in runs.items():
         print(f"{way:22}{run['held']['device']:>16,}    {run['said']}")
     held = {way: run["held"] for way, run in runs.items()}
-    fig, ax = plt.subplots(figsize=(9.6, 3.6))
+    fig, [[ax]] = canvas(9.6, 3.6, within=(0.17, 0.99, 0.92, 0.14))
     words = []
     for row, (way, memories) in enumerate(held.items()):
         left, mine = 0.0, []
@@ -37,17 +35,14 @@ def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, t
     ax.set_yticks(range(len(held)), list(held))
     ax.set(xlim=(0, 20.5), ylim=(len(held) - 0.5, -1.1), xlabel="bytes on a rank, in units of $\\Psi$")
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in MEMORIES.values()]
-    ax.legend(handles, list(MEMORIES), frameon=False, fontsize=9, loc="lower right")
+    name_colors(ax, MEMORIES, fontsize=9, loc="lower right")
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.17, right=0.99, top=0.92, bottom=0.14)
     show(fig, f"{title}. In bytes for each parameter: {'; '.join(words)}. The limit is {limit / psi:.2f}.")
 
 
 def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], title: str) -> None:
     """A dot for each (bytes moved, bytes left on the device); more placements, larger dot. The best one is marked."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.9))
+    fig, [[ax]] = canvas(9.6, 3.9, within=(0.07, 0.99, 0.91, 0.13))
     count = Counter(points)
     xs, ys = zip(*count, strict=True)
     ax.scatter(xs, ys, s=[28 * number for number in count.values()], color=BLUE, alpha=0.75, lw=0)
@@ -63,9 +58,7 @@ def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], ti
     ax.set_xlabel("bytes over the link in a step, for each parameter (a larger dot: more ways)")
     ax.set_ylabel("bytes left on the device")
     ax.set(xlim=(-1, max(xs) + 2), ylim=(-0.8, 17.5), yticks=range(0, 17, 2), xticks=range(0, max(xs) + 2, 2))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.91, bottom=0.13)
     show(
         fig,
         f"{title}. {len(points)} placements at {len(count)} places: from 0 to {max(xs)} bytes moved, from {min(ys)} to"
@@ -91,7 +84,16 @@ def show_moves(
 def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
     """What was read, updated and written when: a panel for each program, a lane for each kind."""
     longest = max(took.end for log in logs.values() for took in log)
-    fig, axes = plt.subplots(len(logs), 1, figsize=(9.6, 1.55 * len(logs) + 0.7), squeeze=False, sharex=True)
+    height = 1.55 * len(logs) + 0.7
+    fig, axes = canvas(
+        9.6,
+        height,
+        title,
+        rows=len(logs),
+        sharex=True,
+        within=(0.08, 0.99, 1 - 0.4 / (len(logs) + 0.5), 0.34 / (len(logs) + 0.4)),
+        gap=0.5,
+    )
     words = []
     for ax, (name, log) in zip(axes[:, 0], logs.items(), strict=True):
         for took in log:
@@ -103,12 +105,7 @@ def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
         ax.set_yticks(range(len(LANES)), list(LANES))
         ax.set(xlim=(0, longest + 1), ylim=(2.6, -0.6))
         ax.tick_params(axis="y", length=0)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_title(f"{name}: {end:g}", loc="left", fontsize=9.5)
         words.append(f"{name}: {end:g} units of time, {len(log)} moves and updates")
     axes[-1, 0].set_xlabel("time, by the disk's clock")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(
-        left=0.08, right=0.99, top=1 - 0.4 / (len(logs) + 0.5), bottom=0.34 / (len(logs) + 0.4), hspace=0.5
-    )
     show(fig, f"{title}. {'; '.join(words)}.")

@@ -8,10 +8,11 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS
 
 Array = np.ndarray
+OWNERS = {f"rank {rank}": color for rank, color in enumerate(RANKS)}
 ARRAYS = (  # what a layer keeps, in this order; small: the norms' means and deviations
     *("input of norm 1", "small", "small", "input of qkv", "q | k | v", "softmax's output"),
     *("the same after dropout", "mask of this dropout", "input of the projection", "mask of dropout 1"),
@@ -21,7 +22,7 @@ ARRAYS = (  # what a layer keeps, in this order; small: the norms' means and dev
 
 def draw_mlp(title: str) -> None:
     """x, A, GeLU, B and the sum, on two ranks."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.6))
+    fig, [[ax]] = canvas(9.6, 3.6, within=(0.01, 0.99, 0.92, 0.01))
 
     def matrix(left: float, middle: float, width: float, height: float, color: str, name: str, part: str) -> None:
         """A matrix; the part that a rank has is in the rank's color."""
@@ -58,7 +59,6 @@ def draw_mlp(title: str) -> None:
     ax.set(xlim=(-1.5, 15.4), ylim=(-0.7, 6.7))
     ax.set_axis_off()
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.01, right=0.99, top=0.92, bottom=0.01)
     show(
         fig,
         f"{title}. From left to right: both ranks have all of x. Rank 0 multiplies it by the left half of A's columns,"
@@ -85,7 +85,9 @@ def draw_owners(cut_both: Callable[..., Any], h: int, m: int, title: str) -> Non
 def draw_sections(cuts: Mapping[str, Callable[..., Any]], title: str) -> None:
     """Which rank has which columns of [Q | K | V], for several ways to cut it; h is 8, and there are four ranks."""
     numbered = np.arange(24).reshape(1, 24)
-    fig, axes = plt.subplots(len(cuts), 1, figsize=(9.6, 0.75 * len(cuts) + 0.9), squeeze=False)
+    fig, axes = canvas(
+        9.6, 0.75 * len(cuts) + 0.9, title, rows=len(cuts), hidden=ALL_SIDES, within=(0.12, 0.99, 0.8, 0.18), gap=0.5
+    )
     words = []
     for ax, (name, cut) in zip(axes[:, 0], cuts.items(), strict=True):
         owner = find_owners((1, 24), [cut(numbered, 4, rank) for rank in range(4)])
@@ -95,18 +97,14 @@ def draw_sections(cuts: Mapping[str, Callable[..., Any]], title: str) -> None:
             ax.axvline(8 * section, color=DARK, lw=1.5)
         ax.set(xlim=(-0.05, 24.05), xticks=[], yticks=[0.5], yticklabels=[name])
         ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
         words.append(f"{name}: columns 0 to 23 belong to ranks {' '.join(map(str, owner[0]))}.")
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in RANKS]
-    fig.legend(patches, [f"rank {rank}" for rank in range(4)], loc="lower center", ncol=4, frameon=False, fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.12, right=0.99, top=0.8, bottom=0.18, hspace=0.5)
+    name_colors(fig, OWNERS, loc="lower center", ncol=4, fontsize=9)
     show(fig, f"{title}. {' '.join(words)} Q is columns 0 to 7, K 8 to 15, V 16 to 23.")
 
 
 def draw_cut(owners: Mapping[str, Array], title: str) -> None:
     """Matrices, each element in the color of the rank that has it."""
-    fig, axes = plt.subplots(1, len(owners), figsize=(9.6, 3.4), squeeze=False)
+    fig, axes = canvas(9.6, 3.4, title, columns=len(owners), within=(0.02, 0.98, 0.84, 0.1))
     longest = max(max(of.shape) for of in owners.values())  # all to the same scale
     words = []
     for ax, (name, of) in zip(axes[0], owners.items(), strict=True):
@@ -116,10 +114,7 @@ def draw_cut(owners: Mapping[str, Array], title: str) -> None:
         ax.set_title(f"{name} {of.shape[0]} × {of.shape[1]}", fontsize=9.5, loc="left")
         ways = "columns" if np.all(of == of[0]) else "rows"
         words.append(f"{name} is cut by {ways}, {len(np.unique(of))} parts.")
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in RANKS]
-    fig.legend(patches, [f"rank {rank}" for rank in range(4)], loc="lower center", ncol=4, frameon=False, fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.02, right=0.98, top=0.84, bottom=0.1)
+    name_colors(fig, OWNERS, loc="lower center", ncol=4, fontsize=9)
     show(fig, f"{title}. {' '.join(words)} Every element belongs to one rank, and all ranks have the same number.")
 
 
@@ -131,7 +126,7 @@ def name_arrays(kept: Sequence[int], sbh: int) -> dict[str, float]:
 def draw_kept(layouts: Mapping[str, Mapping[str, float]], title: str) -> None:
     """The arrays that a rank keeps of a layer, in bytes / sbh: a bar for each layout."""
     names = list(next(iter(layouts.values())))
-    fig, ax = plt.subplots(figsize=(9.6, 2.4 + 1.6 * len(layouts)))
+    fig, [[ax]] = canvas(9.6, 2.4 + 1.6 * len(layouts), within=(0.24, 0.98, 0.95, 0.08))
     places, words = np.arange(len(names))[::-1].astype(float), []
     for number, ((layout, of), color) in enumerate(zip(layouts.items(), (BLUE, ORANGE, GREEN), strict=False)):
         sizes, at = list(of.values()), places + 0.27 * (1 - number)
@@ -140,10 +135,8 @@ def draw_kept(layouts: Mapping[str, Mapping[str, float]], title: str) -> None:
             ax.text(size + 0.2, place, f"{size:g}", va="center", fontsize=7)
         words.append(f"{layout}: {', '.join(f'{name} {size:g}' for name, size in zip(names, sizes, strict=True))}.")
     ax.set(yticks=places, yticklabels=names, xlabel="bytes / sbh on each rank")
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9, loc="center right")
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.24, right=0.98, top=0.95, bottom=0.08)
     show(fig, f"{title}, in bytes for each of the s·b·h numbers of a layer's input. {' '.join(words)}")
 
 
@@ -151,7 +144,9 @@ def draw_masks(rows: Mapping[str, Sequence[Array]], title: str) -> tuple[dict[st
     """Dropout masks of the heads, two on each of four ranks: black is dropped. Returns for each row the number of
     different masks, and the standard deviation of a sum of ones over the heads after dropout."""
     heads = max(map(len, rows.values()))
-    fig, axes = plt.subplots(len(rows), heads, figsize=(9.6, 3.3), squeeze=False)
+    fig, axes = canvas(
+        9.6, 3.3, title, rows=len(rows), columns=heads, hidden=(), within=(0.05, 0.99, 0.84, 0.02), gap=(0.1, 0.25)
+    )
     words, different, noise = [], {}, {}
     for of_row, (name, masks) in zip(axes, rows.items(), strict=True):
         different[name] = len({np.asarray(mask).tobytes() for mask in masks})
@@ -163,8 +158,6 @@ def draw_masks(rows: Mapping[str, Sequence[Array]], title: str) -> tuple[dict[st
             ax.spines[:].set(color=RANKS[head * 4 // heads], linewidth=2.5)
         of_row[0].set_ylabel(name, fontsize=9)
         words.append(f"{name}: {different[name]} different masks for {len(masks)} heads.")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.05, right=0.99, top=0.84, bottom=0.02, wspace=0.1, hspace=0.25)
     show(fig, f"{title}. {' '.join(words)} Black places are dropped.")
     return different, noise
 
@@ -196,7 +189,7 @@ def show_step_bytes(yours: Mapping[str, int], lesson: Mapping[str, int]) -> None
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = "linear") -> None:
     """A line for each run."""
-    fig, ax = plt.subplots(figsize=(9.6, 2.9))
+    fig, [[ax]] = canvas(9.6, 2.9, within=(0.07, 0.98, 0.9, 0.17))
     words = []
     for (color, dashes, width), (name, losses) in zip(
         [(BLUE, "-", 4), (ORANGE, "--", 2.4), (DARK, ":", 1.2)], curves.items(), strict=False
@@ -211,8 +204,6 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = 
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9, loc="upper right" if scale == "log" else "lower left")
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.98, top=0.9, bottom=0.17)
     show(fig, f"{title}. {' '.join(words)}")

@@ -7,14 +7,25 @@ the same function's result without one, [Q | K | V] with its sections one by one
 function whose results are right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import ROUGH, an_array, differences, is_right, same, shape, together
+from minidist.classroom.checks import (
+    ROUGH,
+    an_array,
+    check_array,
+    check_handed,
+    differences,
+    is_right,
+    same,
+    shape,
+    together,
+)
+from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -22,6 +33,7 @@ MATRIX = ("column_part", "column_forward", "column_backward", "row_forward", "ro
 ASKED = (*MATRIX, "dropout_mask", "loss_forward", "loss_backward", "scatter_sum", "gather_whole")
 # What a submission cannot import.
 HIDDEN = (
+    "answers",
     "given",
     "minidist.tensor_parallel",
     "minidist.tp.loss",
@@ -30,26 +42,6 @@ HIDDEN = (
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
-    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
-    found = an_array(each, found, name, expected.shape)
-    if not same(found, expected):
-        words = [said for said, wrong in (mistakes or {}).items() if same(found, wrong)]
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
-        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {each.label}: {name} is wrong: {here}{' ' + words[0] if words else ''}")
-
-
-def check_handed(each: Case, outcome: Outcome, inputs: Sequence[Array], names: Sequence[str]) -> None:
-    for name, now, before in zip(names, outcome.value["handed"], inputs, strict=True):
-        if not np.array_equal(now, before):
-            lose(f"On {each.label}: {name} was changed.")
-
-
-def ranks(n: int) -> str:
-    return f"{n} rank{'s' * (n > 1)}"
 
 
 def blocks(x: Array, t: int, axis: int) -> list[Array]:
@@ -132,11 +124,13 @@ def slope_by(each: Layer, which: str) -> Array:
     return differences(lambda: float((each.dy * (each.x @ each.w + each.bias)).sum()), getattr(each, which))
 
 
-@pytest.mark.points(1, "column_forward: this rank's columns of y")
-def test_column_forward(submission: Submission) -> None:
-    cases = [column(submission, t, "column_forward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("forward", cases, ["column_forward"]), strict=True):
-        check_column_forward(each, outcomes)
+def check_layer(
+    submission: Submission, make: Callable[..., Layer], function: str, check: Callable[..., None], **how: Any
+) -> None:
+    """A function on one rank, on two and on four."""
+    cases = [make(submission, t, function, **how) for t in (1, 2, 4)]
+    for each, outcomes in zip(cases, submission.run(function.partition("_")[2], cases, [function]), strict=True):
+        check(each, outcomes)
 
 
 def check_column_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -144,21 +138,19 @@ def check_column_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
         bias = blocks(each.bias, each.n, 0)[rank]
         mistakes = {"Where is the bias?": expected - bias}
         check_array(each, outcome.value["returned"], f"rank {rank}'s y", expected, mistakes)
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "bias"))
+
+
+test_column_forward = part(
+    1, "column_forward: this rank's columns of y", check_layer, column, "column_forward", check_column_forward
+)
 
 
 def gradient(each: Case, outcome: Outcome, which: int, rank: int) -> Any:
     """One of dx, dw and dbias. Loses the part if there are not three."""
     if isinstance(outcome.value["returned"], str):
-        lose(f"On {each.label}: rank {rank} returned {outcome.value['returned']}; return dx, dw and dbias.")
+        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return dx, dw and dbias.")
     return outcome.value["returned"][which]
-
-
-@pytest.mark.points(2, "column_backward: dx is of what all ranks have made of x")
-def test_column_backward(submission: Submission) -> None:
-    cases = [column(submission, t, "column_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["column_backward"]), strict=True):
-        check_column_dx(each, outcomes)
 
 
 def check_column_dx(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -172,11 +164,14 @@ def check_column_dx(each: Layer, outcomes: Sequence[Outcome]) -> None:
         check_array(each, gradient(each, outcome, 0, rank), f"rank {rank}'s dx", expected, mistakes)
 
 
-@pytest.mark.points(1, "column_backward: dw and dbias of its own columns")
-def test_column_backward_own(submission: Submission) -> None:
-    cases = [column(submission, t, "column_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["column_backward"]), strict=True):
-        check_column_own(each, outcomes)
+test_column_backward = part(
+    2,
+    "column_backward: dx is of what all ranks have made of x",
+    check_layer,
+    column,
+    "column_backward",
+    check_column_dx,
+)
 
 
 def check_column_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -186,17 +181,15 @@ def check_column_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         for which, name, parts in ((1, "dw", of_w), (2, "dbias", of_bias)):
             found = gradient(each, outcome, which, rank)
             check_array(each, found, f"rank {rank}'s {name}", parts[rank], {summed: sum(parts)})
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "dy"))
+
+
+test_column_backward_own = part(
+    1, "column_backward: dw and dbias of its own columns", check_layer, column, "column_backward", check_column_own
+)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.points(1, "row_forward: the sum, on every rank")
-def test_row_forward(submission: Submission) -> None:
-    cases = [row(submission, t, "row_forward", bias=False) for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("forward", cases, ["row_forward"]), strict=True):
-        check_row_forward(each, outcomes)
 
 
 def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -207,7 +200,12 @@ def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
             "It is divided by the number of ranks.": each.y / each.n,
         }
         check_array(each, outcome.value["returned"], f"rank {rank}'s y", each.y, mistakes)
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "bias"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "bias"))
+
+
+test_row_forward = part(
+    1, "row_forward: the sum, on every rank", check_layer, row, "row_forward", check_row_forward, bias=False
+)
 
 
 @pytest.mark.points(1, "row_forward: the bias once")
@@ -228,13 +226,6 @@ def test_row_forward_bias(submission: Submission) -> None:
                 lose(f"On {each.label}: the bias belongs into rank {rank}'s y once; {how}.")
 
 
-@pytest.mark.points(1, "row_backward: dx and dw of its own rows, and no sum")
-def test_row_backward(submission: Submission) -> None:
-    cases = [row(submission, t, "row_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["row_backward"]), strict=True):
-        check_row_own(each, outcomes)
-
-
 def check_row_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
     of_x, of_w = blocks(slope_by(each, "x"), each.n, 2), blocks(slope_by(each, "w"), each.n, 0)
     for rank, outcome in enumerate(outcomes):
@@ -242,14 +233,12 @@ def check_row_own(each: Layer, outcomes: Sequence[Outcome]) -> None:
         for which, name, parts in ((0, "dx", of_x), (1, "dw", of_w)):
             found = gradient(each, outcome, which, rank)
             check_array(each, found, f"rank {rank}'s {name}", parts[rank], {summed: sum(parts)})
-        check_handed(each, outcome, each.inputs[rank], ("x", "w", "dy"))
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("x", "w", "dy"))
 
 
-@pytest.mark.points(1, "row_backward: dbias, on every rank the same")
-def test_row_backward_bias(submission: Submission) -> None:
-    cases = [row(submission, t, "row_backward") for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("backward", cases, ["row_backward"]), strict=True):
-        check_row_bias(each, outcomes)
+test_row_backward = part(
+    1, "row_backward: dx and dw of its own rows, and no sum", check_layer, row, "row_backward", check_row_own
+)
 
 
 def check_row_bias(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -260,6 +249,11 @@ def check_row_bias(each: Layer, outcomes: Sequence[Outcome]) -> None:
             "It is divided by the number of ranks.": expected / each.n,
         }
         check_array(each, gradient(each, outcome, 2, rank), f"rank {rank}'s dbias", expected, mistakes)
+
+
+test_row_backward_bias = part(
+    1, "row_backward: dbias, on every rank the same", check_layer, row, "row_backward", check_row_bias
+)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -297,7 +291,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome], nbytes: int, times: int 
         most = times * nbytes * (each.n - 1) // each.n
         if outcome.nbytes > most:
             how = "nothing need be sent" if not most else f"around a ring it is {most}"
-            lose(f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; {how}.")
+            lose(f"{on(each, rank)} sends {outcome.nbytes} bytes; {how}.")
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
@@ -383,7 +377,7 @@ def test_loss_forward(submission: Submission) -> None:
 
 def pair(each: Case, outcome: Outcome, rank: int) -> list[Any]:
     if isinstance(outcome.value["returned"], str):
-        lose(f"On {each.label}: rank {rank} returned {outcome.value['returned']}; return the loss and prob.")
+        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return the loss and prob.")
     return outcome.value["returned"]
 
 
@@ -396,8 +390,8 @@ def check_loss(each: Vocabulary, outcomes: Sequence[Outcome]) -> None:
         check_array(each, mine, f"rank {rank}'s prob", blocks(prob, each.n, 1)[rank], mistakes)
         if not isinstance(found, float) or not abs(found - expected) <= ROUGH * abs(expected):
             times = " It is the sum over the positions." if found == pytest.approx(expected * len(each.targets)) else ""
-            lose(f"On {each.label}: rank {rank}'s loss is {found}; {expected:.6g} is wanted.{times}")
-        check_handed(each, outcome, each.inputs[rank], ("logits", "targets"))
+            lose(f"{on(each, rank)}'s loss is {found}; {expected:.6g} is wanted.{times}")
+        check_handed(each.label, outcome.value["handed"], each.inputs[rank], ("logits", "targets"))
 
 
 @pytest.mark.points(1, "loss_forward: logits as large as they like")
@@ -413,7 +407,7 @@ def test_loss_large(submission: Submission) -> None:
             numbers = isinstance(now, float) and isinstance(was, float)
             if not numbers or not abs(now - was) <= 1e-6 * max(1, abs(was)):
                 lose(
-                    f"On {each.label}: rank {rank}'s loss is {now}, and without it {was}. A number that is added to all"
+                    f"{on(each, rank)}'s loss is {now}, and without it {was}. A number that is added to all"
                     " logits changes nothing: subtract the largest, of all ranks, before np.exp."
                 )
 
@@ -442,7 +436,7 @@ def test_loss_backward(submission: Submission) -> None:
             expected = blocks(whole, made.n, 1)[rank]
             mistakes = {"Divide by the number of positions: the loss is a mean.": expected * len(made.targets)}
             check_array(made, outcome.value["returned"], f"rank {rank}'s slope", expected, mistakes)
-            check_handed(made, outcome, made.inputs[rank], ("prob", "targets"))
+            check_handed(made.label, outcome.value["handed"], made.inputs[rank], ("prob", "targets"))
             if outcome.nbytes:
                 lose(f"On {made.label}: rank {rank} sends {outcome.nbytes} bytes; nothing need be sent.")
 
@@ -465,7 +459,7 @@ def test_scatter_sum(submission: Submission) -> None:
                 "It is not summed.": blocks(each.inputs[rank], each.n, 1)[rank],
             }
             check_array(each, outcome.value["returned"], f"rank {rank}'s part", expected, mistakes)
-            check_handed(each, outcome, [each.inputs[rank]], ("y",))
+            check_handed(each.label, outcome.value["handed"], [each.inputs[rank]], ("y",))
         check_sent(each, outcomes, total.nbytes, times=1)
 
 
@@ -481,7 +475,7 @@ def test_gather_whole(submission: Submission) -> None:
             flat = np.concatenate([part.reshape(-1) for part in each.inputs]).reshape(expected.shape)
             mistakes = {"The ranks' parts lie behind one another in memory; positions are the second axis.": flat}
             check_array(each, outcome.value["returned"], f"x on rank {rank}", expected, mistakes)
-            check_handed(each, outcome, [each.inputs[rank]], ("x",))
+            check_handed(each.label, outcome.value["handed"], [each.inputs[rank]], ("x",))
         check_sent(each, outcomes, expected.nbytes, times=1)
 
 
@@ -511,7 +505,7 @@ def check_cut_qkv(submission: Submission) -> None:
     for rank, found in enumerate(outcome.value):
         if isinstance(found, np.ndarray) and found.shape == (3, 6) and np.array_equal(found, blocks(w, 4, 1)[rank]):
             lose(
-                f"On {each.label}: rank {rank} has block {rank} of four equal blocks of all columns. Of Q, of K"
+                f"{on(each, rank)} has block {rank} of four equal blocks of all columns. Of Q, of K"
                 " and of V it needs a fourth each."
             )
         check_array(each, found, f"rank {rank}'s part", np.concatenate([part[rank] for part in sections], axis=1))
@@ -575,7 +569,7 @@ def check_cut_loss(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["returned"]
             if not isinstance(found, float) or not abs(found - expected) <= ROUGH * abs(expected):
-                lose(f"On {each.label}: rank {rank}'s loss is {found}; {expected:.6g} is wanted.")
+                lose(f"{on(each, rank)}'s loss is {found}; {expected:.6g} is wanted.")
         check_sent(each, outcomes, 3 * each.targets.size * 8)
 
 

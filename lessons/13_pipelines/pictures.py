@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 from matplotlib.colors import to_rgba
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.pp.timeline import Mail, Timeline, write_trace
 from minidist.pp.timeline import Span as Slice
@@ -32,7 +31,15 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
     longest = max(of[-1][3] for spans in schedules.values() for of in spans)
     rows = sum(len(spans) for spans in schedules.values())
     height = 0.34 * rows + 0.55 * len(schedules) + 0.7
-    fig, axes = plt.subplots(len(schedules), 1, figsize=(9.6, height), squeeze=False, sharex=True)
+    fig, axes = canvas(
+        9.6,
+        height,
+        rows=len(schedules),
+        hidden=ALL_SIDES,
+        sharex=True,
+        within=(0.08, 0.99, 1 - 0.62 / height, 0.45 / height),
+        gap=0.42,
+    )
     words = []
     for ax, (name, spans) in zip(axes[:, 0], schedules.items(), strict=True):
         end = max(of[-1][3] for of in spans)
@@ -56,15 +63,12 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
         ax.set(yticks=range(len(spans)), yticklabels=[f"stage {s}" for s in range(len(spans))])
         ax.set(xlim=(0, longest), ylim=(len(spans) - 0.45, -0.55))
         ax.tick_params(labelsize=8, length=0)
-        ax.spines[:].set_visible(False)
         ax.set_title(f"{name}: {end:g} units of time, {idle:.1f}% idle", loc="left", fontsize=9)
         orders = "; ".join(f"stage {s} {in_words(spans[s])}" for s in (0, len(spans) - 1))
         words.append(f"{name}: ends at {end:g}, {idle:.1f}% idle. The orders: {orders}.")
     axes[-1, 0].set_xlabel("time", fontsize=8.5)
     fig.suptitle(title, x=0.01, y=1 - 0.08 / height, ha="left", va="top", fontsize=10)
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (*COLORS.values(), LIGHT)]
-    fig.legend(patches, [*COLORS, "idle"], loc="upper right", ncol=4, frameon=False, fontsize=8.5)
-    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.45 / height, hspace=0.42)
+    name_colors(fig, {**COLORS, "idle": LIGHT}, loc="upper right", ncol=4, fontsize=8.5)
     show(fig, f"{title}. {' '.join(words)}")
 
 
@@ -87,7 +91,7 @@ def held_over_time(spans: Sequence[Span]) -> tuple[list[float], list[int]]:
 
 def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> None:
     """Micro-batches held over time: a panel for each schedule, a line for each stage."""
-    fig, axes = plt.subplots(1, len(schedules), figsize=(9.6, 2.7), squeeze=False, sharey=True)
+    fig, axes = canvas(9.6, 2.7, title, columns=len(schedules), sharey=True, within=(0.06, 0.99, 0.79, 0.19), gap=0.12)
     words = []
     for ax, (name, spans) in zip(axes[0], schedules.items(), strict=True):
         for s, of_stage in enumerate(spans):
@@ -95,29 +99,24 @@ def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> 
             ax.step(times, counts, where="post", color=RANKS[s], lw=1.5, label=f"stage {s}")
         ax.set(xlabel="time", title=name, ylim=(0, None), xlim=(0, None))
         ax.title.set_fontsize(9.5)
-        ax.spines[["top", "right"]].set_visible(False)
         peaks = ", ".join(str(max(held_over_time(of_stage)[1])) for of_stage in spans)
         words.append(f"{name}: at most {peaks}, stage by stage.")
     axes[0, 0].set_ylabel("micro-batches held")
     axes[0, -1].legend(frameon=False, fontsize=8, loc="upper right")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.06, right=0.99, top=0.79, bottom=0.19, wspace=0.12)
     show(fig, f"{title}. {' '.join(words)}")
 
 
 def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title: str) -> None:
     """Idle time for each limit of micro-batches held; a line for each schedule."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.0))
+    fig, [[ax]] = canvas(9.6, 3.0, within=(0.07, 0.74, 0.9, 0.16))
     words = []
     styles = [(GREY, "-", None), (BLUE, "-", "o"), (RED, "--", "s"), (GREEN, ":", None)]
     for (color, dashes, marker), (name, idle) in zip(styles, lines.items(), strict=False):
         ax.plot(limits, idle, color=color, ls=dashes, marker=marker, lw=1.8, label=name)
         words.append(f"{name}: {', '.join(f'{value:g}' for value in idle)}.")
     ax.set(xlabel="micro-batches that a stage may hold", ylabel="units of idle time", ylim=(0, None), xticks=limits)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.74, top=0.9, bottom=0.16)
     show(fig, f"{title}, for {limits[0]} to {limits[-1]} micro-batches. {' '.join(words)}")
 
 

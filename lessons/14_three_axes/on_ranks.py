@@ -8,11 +8,11 @@ import numpy as np
 
 from minidist import ring
 from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import returned
+from minidist.classroom.ranks import number, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-given = functions("given", ("memory", "sent", "place"))  # the lesson's own take the place of what a function calls
+given = functions("answers", ("memory", "sent", "place"))  # the lesson's own take the place of what a function calls
 STANDS_ON = {
     **dict.fromkeys(("memory", "sent", "place", "shard_gradient", "sum_gradients", "gradient_norm"), ()),
     "choose": ("memory", "sent"),
@@ -59,18 +59,12 @@ class Piece:
     tied: bool = False
 
 
-def number_or_type(value: Any) -> float | str:
-    """A number, of Python or NumPy; of anything else the type."""
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return float(value) if is_number else type(value).__name__
-
-
 # ---- a layout in bytes -----------------------------------------------------------------------------------------------
 
 
 def memories(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[float | str]:
     """Of each (model, layout) the bytes."""
-    return [number_or_type(exercise.memory(Model(*model), Layout(*layout))) for model, layout in mine]
+    return [number(exercise.memory(Model(*model), Layout(*layout))) for model, layout in mine]
 
 
 def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
@@ -79,7 +73,7 @@ def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> l
     for model, layout in mine:
         value = exercise.sent(Model(*model), Layout(*layout))
         is_dict = isinstance(value, dict)
-        found.append({str(k): number_or_type(v) for k, v in value.items()} if is_dict else type(value).__name__)
+        found.append({str(k): number(v) for k, v in value.items()} if is_dict else type(value).__name__)
     return found
 
 
@@ -91,7 +85,7 @@ def choices(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> li
         if value is None:
             found.append(None)
         elif isinstance(value, tuple | list):
-            found.append([number_or_type(n) for n in value])
+            found.append([number(n) for n in value])
         else:
             found.append(type(value).__name__)
     return found
@@ -109,9 +103,7 @@ def places(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
             value = exercise.place(rank, dict(zip(names, sizes, strict=True)))
             is_dict = isinstance(value, dict)
             of_ranks.append(
-                [[str(k) for k in value], [number_or_type(v) for v in value.values()]]
-                if is_dict
-                else type(value).__name__
+                [[str(k) for k in value], [number(v) for v in value.values()]] if is_dict else type(value).__name__
             )
         found.append(of_ranks)
     return found
@@ -173,7 +165,7 @@ def norm(
     sizes = [stages, comm.size // stages]
     pipeline, tensor = of_axis(comm, sizes, [0]), of_axis(comm, sizes, [1])
     pieces = [Piece(grad.copy(), *how) for grad, *how in zip(mine, cut, tied, strict=True) if grad.size]
-    value = number_or_type(exercise.gradient_norm(pieces, tensor, pipeline))
+    value = number(exercise.gradient_norm(pieces, tensor, pipeline))
     return {"returned": np.array([value]) if isinstance(value, float) else value}
 
 
@@ -185,7 +177,7 @@ def places_of(comm: Comm, exercise: ModuleType, mine: list[list[int]]) -> list[A
     for rank, p, t in mine:
         value = exercise.place_of(rank, p, t)
         is_row = isinstance(value, tuple | list)
-        found.append([number_or_type(n) for n in value] if is_row else type(value).__name__)
+        found.append([number(n) for n in value] if is_row else type(value).__name__)
     return found
 
 
@@ -194,11 +186,11 @@ def colors_of(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
     found = []
     for names, sizes, axis in mine:
         mesh, ranks = dict(zip(names, sizes, strict=True)), range(int(np.prod(sizes)))
-        found.append([number_or_type(exercise.color_of(rank, mesh, axis)) for rank in ranks])
+        found.append([number(exercise.color_of(rank, mesh, axis)) for rank in ranks])
     return found
 
 
 def squares(comm: Comm, exercise: ModuleType, mine: list[Array]) -> list[float | str]:
     """What each of some tensor ranks counts: mine = [what is whole, the first one's part, the second one's, ...]."""
     whole, *parts = mine
-    return [number_or_type(exercise.my_squares(part, whole, number)) for number, part in enumerate(parts)]
+    return [number(exercise.my_squares(part, whole, tensor)) for tensor, part in enumerate(parts)]

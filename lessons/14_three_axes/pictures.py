@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap, to_rgba
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RED
 
 Array = np.ndarray
@@ -19,7 +19,7 @@ def draw_traffic(peers: Mapping[str, Sequence[Mapping[int, int]]], per_host: int
     orders = {name: np.array([[of.get(peer, 0) for peer in range(len(each))] for of in each])
               for name, each in peers.items()}  # fmt: skip
     across, blues = {}, ListedColormap(np.linspace(to_rgba("white"), to_rgba(BLUE), 64))
-    fig, axes = plt.subplots(1, len(orders), figsize=(9.6, 4.3), squeeze=False)
+    fig, axes = canvas(9.6, 4.3, columns=len(orders), hidden=())
     words = []
     for ax, (name, sent) in zip(axes[0], orders.items(), strict=True):
         n = len(sent)
@@ -68,7 +68,7 @@ def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title:
     """A bar for each layout: seconds by cause, in addition to the work, which is the same everywhere. Pale if the model
     does not fit."""
     colors = {"bubble": LIGHT, "tensor": BLUE, "pipeline": GREEN, "data": ORANGE}
-    fig, ax = plt.subplots(figsize=(9.6, 0.3 * len(layouts) + 1.2))
+    fig, [[ax]] = canvas(9.6, 0.3 * len(layouts) + 1.2)
     words = []
     for row, (name, (parts, fits)) in enumerate(layouts.items()):
         left = 0.0
@@ -85,7 +85,6 @@ def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title:
     ax.set_ylim(len(layouts) - 0.4, -0.6)
     work = next(iter(layouts.values()))[0]["work"]
     ax.set_xlabel(f"seconds in addition to {work:.1f} s of work, if ranks do not compute while they send", fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8.5, ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0))
     ax.set_title(title, loc="left", fontsize=10, pad=26)
     fig.tight_layout()
@@ -94,7 +93,7 @@ def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title:
 
 def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:
     """A panel for each quantity, with a line for each program over the steps 1, 2, ..."""
-    fig, axes = plt.subplots(1, len(panels), figsize=(9.6, 2.9), squeeze=False)
+    fig, axes = canvas(9.6, 2.9, title, columns=len(panels))
     words = []
     for ax, (what, lines) in zip(axes[0], panels.items(), strict=True):
         for (name, values), color, width in zip(lines.items(), (BLUE, RED, ORANGE), (4.0, 1.8, 1.8), strict=False):
@@ -102,8 +101,6 @@ def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -
             words.append(f"{what}, {name}: from {values[0]:.3f} to {values[-1]:.3f}.")
         ax.set_xlabel("step", fontsize=9)
         ax.set_title(what, loc="left", fontsize=9.5)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].legend(frameon=False, fontsize=8.5)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.tight_layout()
     show(fig, f"{title}. {' '.join(words)}")

@@ -9,7 +9,7 @@ points or not; none needs a later one, and one mistake costs one part.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from minidist.classroom.checks import is_right, lessons_own, together
+from minidist.classroom.parts import on
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")
-HIDDEN = ("given", "minidist.layout", "minidist.parallel3d")  # what a submission cannot import
+HIDDEN = ("answers", "given", "minidist.layout", "minidist.parallel3d")  # what a submission cannot import
 CLOSE = 1e-9  # relative
 NONE: Mapping[str, Any] = MappingProxyType({})
 AXES = ("data", "pipeline", "tensor")
@@ -34,10 +35,7 @@ CLUSTER = ("ranks", "per_host", "memory", "speed", "inside", "between")
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-@cache
-def own(name: str) -> Any:
-    """The lesson's own function: it says which layout is best, and how long another one takes."""
-    return lessons_own(__file__, name)
+own = partial(lessons_own, __file__)  # which layout is best, and how long another one takes
 
 
 def fields(names: Sequence[str], values: Sequence[float]) -> SimpleNamespace:
@@ -355,10 +353,10 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         left = sum(nbytes for (_, peer, _), (nbytes, _) in outcome.sent.items() if peer // g != rank // g)
         if not left:
-            lose(f"On {each.label}: rank {rank} sends nothing to other hosts, so nobody has the sum over all ranks.")
+            lose(f"{on(each, rank)} sends nothing to other hosts, so nobody has the sum over all ranks.")
         if left > wanted:
             lose(
-                f"On {each.label}: rank {rank} sends {left} bytes to other hosts; 2M(W-G)/(GW) = {wanted} are enough,"
+                f"{on(each, rank)} sends {left} bytes to other hosts; 2M(W-G)/(GW) = {wanted} are enough,"
                 f" with M = {m}. Sum within the host first."
             )
 
@@ -470,7 +468,7 @@ def norms_of(submission: Submission, cases: Sequence[Case]) -> list[list[float]]
         for rank, outcome in enumerate(outcomes):
             value = outcome.value["returned"]
             if not isinstance(value, np.ndarray):
-                lose(f"On {each.label}: rank {rank} returned {value}; a float is wanted.")
+                lose(f"{on(each, rank)} returned {value}; a float is wanted.")
             values.append(float(value[0]))
         found.append(values)
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
 STAGES = (GREY, BLUE, GREEN, ORANGE)
@@ -24,7 +24,7 @@ def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, 
         name: [sum(at) for at in zip(*(history[kind] for kind in kinds), strict=True)] for name, kinds in HELD.items()
     }
     colors = [QUANTITIES[kinds[0]] for kinds in HELD.values()]
-    fig, ax = plt.subplots(figsize=(9.6, 3.8))
+    fig, [[ax]] = canvas(9.6, 3.8, within=(0.08, 0.99, 0.92, 0.1))
     across = range(len(next(iter(held.values()))))
     rows = [[nbytes / 1000 for nbytes in held[kind]] for kind in HELD]
     ax.stackplot(across, *rows, colors=colors, labels=list(HELD), step="post", lw=0)
@@ -36,9 +36,7 @@ def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, 
     ax.set(xlim=(0, len(across)), ylim=(0, 1.22 * most), ylabel="KB (1,000 bytes)", xticks=[])
     ax.set_xlabel("time: one step, an event for each change")
     ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=4)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.99, top=0.92, bottom=0.1)
     show(
         fig,
         f"{title}. Model states are {states / 1000:,.1f} KB all the time; the peak is {most:,.1f} KB counted and"
@@ -49,7 +47,7 @@ def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, 
 
 def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: Mapping[str, Any], title: str) -> None:
     """A dot for each plan, {(stage, offload, recompute, micro): (bytes, ms)}; the limit, and some plans with names."""
-    fig, ax = plt.subplots(figsize=(9.6, 4.1))
+    fig, [[ax]] = canvas(9.6, 4.1, within=(0.07, 0.99, 0.92, 0.13))
     for (stage, offload, recompute, _), (nbytes, time) in plans.items():
         ax.scatter(nbytes / 1000, time, s=46, color="none" if offload else STAGES[stage], edgecolor=STAGES[stage],
                    lw=1.8, marker="o" if recompute else "s")  # fmt: skip
@@ -68,9 +66,7 @@ def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: M
     ax.legend(handles, [*names, "all kept", "run again", "hollow: offload"], frameon=False, fontsize=8.5,
               loc="upper right", ncols=2)  # fmt: skip
     ax.set(xlabel="most that a device holds, KB", ylabel="time of a step, ms", ylim=(0, high))
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.92, bottom=0.13)
     fitting = sum(nbytes <= limit for nbytes, _ in plans.values())
     words = "; ".join(
         f"{name}: {plans[plan][0] / 1000:,.0f} KB, {plans[plan][1]:.1f} ms" for name, plan in marked.items()

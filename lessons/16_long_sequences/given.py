@@ -1,51 +1,13 @@
-"""Lesson 16's own functions, which the notebook uses where a gap is open: look here after you have tried."""
+"""What lesson 16's notebook starts from, runs and counts. The answers to its gaps are in answers.py."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-
-# ---- the gaps --------------------------------------------------------------------------------------------------------
-
-
-def merge_two(y: Array, lse: Array, other: Array, other_lse: Array) -> tuple[Array, Array]:
-    both = np.logaddexp(lse, other_lse)
-    return np.exp(lse - both)[..., None] * y + np.exp(other_lse - both)[..., None] * other, both
-
-
-def moved_in_tiles(n: int, d: int, fast: int) -> int:
-    blocks = -(-n // -(-fast // (4 * d)))
-    return 2 * n * d + blocks * (3 * n * d + 2 * n)
-
-
-def owner_of(rank: int, step: int, n: int) -> int:
-    return (rank - step) % n
-
-
-def ring_attention(comm: Comm, q: Array, k: Array, v: Array, at: Sequence[Array]) -> tuple[Array, Array]:
-    n, rank = comm.size, comm.rank
-    block = np.stack([k, v])
-    y, lse = attend(q, k, v, at[rank] > at[rank][:, None])
-    for step in range(1, n):
-        coming = np.empty_like(block)
-        comm.sendrecv(block, (rank + 1) % n, coming, (rank - 1) % n)
-        block = coming
-        y, lse = merge_two(y, lse, *attend(q, *block, at[owner_of(rank, step, n)] > at[rank][:, None]))
-    return y, lse
-
-
-def zigzag(length: int, n: int, rank: int) -> Array:
-    chunks = np.split(np.arange(length), 2 * n)
-    return np.concatenate([chunks[rank], chunks[2 * n - 1 - rank]])
-
-
-def numbers_sent(s: int, h: int, g: float, n: int) -> dict[str, float]:
-    ring = 2 * g * s * h * (n - 1) / n
-    return {"ring": ring, "all-gather": ring, "ulysses": (2 + 2 * g) * s * h / n * (n - 1) / n}
 
 
 # ---- attention of some queries over some keys ------------------------------------------------------------------------
@@ -68,69 +30,6 @@ def attend_back(
     p = np.exp(s - lse[..., None])
     ds = p * (dy @ np.swapaxes(v, -1, -2) - dot[..., None]) / math.sqrt(q.shape[-1])
     return ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ dy
-
-
-# ---- the exercise ----------------------------------------------------------------------------------------------------
-
-
-def merge(y: Array, lse: Array, other: Array, other_lse: Array) -> tuple[Array, Array]:
-    return merge_two(y, lse, other, other_lse)
-
-
-def positions(length: int, n: int, rank: int) -> Array:
-    chunks = np.array_split(np.arange(length), 2 * n)
-    return np.concatenate([chunks[rank], chunks[2 * n - 1 - rank]])
-
-
-def around(comm: Comm, k: Array, v: Array, at: Sequence[Array]) -> Iterator[tuple[int, Array]]:
-    """The blocks of the other ranks, and whose they are, as they come from the left."""
-    n, rank = comm.size, comm.rank
-    block = np.stack([k, v])  # (2, ..., c, d)
-    for step in range(1, n):
-        owner = (rank - step) % n
-        coming = np.empty((*block.shape[:-2], len(at[owner]), block.shape[-1]))
-        comm.sendrecv(block, (rank + 1) % n, coming, (rank - 1) % n)
-        block = coming
-        yield owner, block
-
-
-def ring_forward(comm: Comm, q: Array, k: Array, v: Array, at: Sequence[Array]) -> tuple[Array, Array]:
-    mine = at[comm.rank][:, None]
-    y, lse = attend(q, k, v, at[comm.rank] > mine)
-    for owner, (keys, values) in around(comm, k, v, at):
-        y, lse = merge(y, lse, *attend(q, keys, values, at[owner] > mine))
-    return y, lse
-
-
-def ring_backward(
-    comm: Comm, q: Array, k: Array, v: Array, y: Array, lse: Array, dy: Array, at: Sequence[Array]
-) -> tuple[Array, Array, Array]:
-    n, rank = comm.size, comm.rank
-    mine, known = at[rank][:, None], (dy, lse, (dy * y).sum(axis=-1))
-    dq, *home = attend_back(q, k, v, at[rank] > mine, *known)
-    others: Array | float = 0.0  # what other ranks have added to the gradients of the block in use
-    for owner, (keys, values) in around(comm, k, v, at):
-        part, dk, dv = attend_back(q, keys, values, at[owner] > mine, *known)
-        dq += part
-        going = np.stack([dk, dv]) + others
-        others = np.empty((*going.shape[:-2], len(at[owner - 1]), going.shape[-1]))
-        comm.sendrecv(going, (rank + 1) % n, others, (rank - 1) % n)
-    dk, dv = np.stack(home) + others
-    return dq, dk, dv
-
-
-def sent(scheme: str, length: int, heads: int, kv_heads: int, depth: int, n: int) -> tuple[float, float]:
-    if scheme == "ulysses":
-        numbers = 2 * (heads + kv_heads) * depth * length / n * (n - 1) / n
-        return numbers, numbers
-    block = 2 * kv_heads * depth * length / n
-    return (n - 1) * block, 2 * (n - 1) * block
-
-
-def choose(length: int, heads: int, kv_heads: int, depth: int, n: int, room: float) -> str:
-    best = "all-gather" if 2 * kv_heads * depth * length <= room else "ring"
-    of = length, heads, kv_heads, depth, n
-    return "ulysses" if kv_heads % n == 0 and sum(sent("ulysses", *of)) < sum(sent(best, *of)) else best
 
 
 # ---- the notebook's runs ---------------------------------------------------------------------------------------------
@@ -181,6 +80,8 @@ def compare_parts(parts: Sequence[Sequence[Array]], at: Sequence[Array], right: 
 
 def count_pairs(at: Sequence[Array]) -> list[list[int]]:
     """For each rank and each step of the ring, the pairs of a query and a key that it sees."""
+    from answers import owner_of
+
     n = len(at)
     return [[int((at[owner_of(rank, step, n)] <= own[:, None]).sum()) for step in range(n)]
             for rank, own in enumerate(at)]  # fmt: skip
@@ -215,14 +116,6 @@ def put_in_order(mask: Callable[..., Array], at: Sequence[Array]) -> Array:
     seen = np.block([[~mask(at, rank, owner) for owner in range(len(at))] for rank in range(len(at))])
     back = np.argsort(np.concatenate(at))
     return seen[back][:, back]
-
-
-def ring_with_mask(comm: Comm, q: Array, k: Array, v: Array, at: Sequence[Array], mask: Callable[..., Array]) -> Array:
-    """y of ring attention in which mask(at, rank, owner) says what is hidden."""
-    y, lse = attend(q, k, v, mask(at, comm.rank, comm.rank))
-    for owner, (keys, values) in around(comm, k, v, at):
-        y, lse = merge(y, lse, *attend(q, keys, values, mask(at, comm.rank, owner)))
-    return y
 
 
 def count_schemes(comm: Comm, s: int, heads: int, kv_heads: int, depth: int) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 
 Array = np.ndarray
@@ -22,7 +22,7 @@ def draw_moved(counted: Mapping[int, int], formula: Callable[..., int], whole: i
     """The numbers that attention in tiles moves, over the room in the fast memory; and without tiles."""
     computed = {room: formula(n, d, room) for room in (2**k for k in range(12, 19))}
     title = f"Numbers moved for n = {n:,}, d = {d} (dots: counted; line: computed)"
-    fig, ax = plt.subplots(figsize=(8.6, 3.6))
+    fig, [[ax]] = canvas(8.6, 3.6, within=(0.1, 0.98, 0.91, 0.15))
     ax.axhline(whole, color=RED, lw=1.6)
     ax.text(max(computed), whole * 1.12, f"without tiles: {whole:,}", color=DARK, fontsize=9, ha="right")
     ax.plot(list(computed), list(computed.values()), color=BLUE, lw=1.6, zorder=1)
@@ -36,9 +36,7 @@ def draw_moved(counted: Mapping[int, int], formula: Callable[..., int], whole: i
     ax.set_ylim(min(counted.values()) / 2, max(whole, *counted.values()) * 1.8)
     ax.minorticks_off()
     ax.grid(axis="y", color=LIGHT, lw=0.8)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.1, right=0.98, top=0.91, bottom=0.15)
     points = ", ".join(f"{moved:,} with room for {room:,}" for room, moved in counted.items())
     show(fig, f"{title}. Without tiles {whole:,} numbers are moved; with tiles {points}. The dots lie on the formula.")
 
@@ -89,14 +87,12 @@ def show_step(step: int, held: Sequence[Sequence[int]], at: Sequence[Array]) -> 
 def draw_steps(held: Sequence[Sequence[int]], at: Sequence[Array], title: str) -> None:
     """All steps in a row of small frames: rows are queries, columns are keys, the color says whose keys."""
     steps = len(held[0])
-    fig, axes = plt.subplots(1, steps, figsize=(9.6, 2.9))
+    fig, [axes] = canvas(9.6, 2.9, title, columns=steps, hidden=(), within=(0.07, 0.99, 0.82, 0.07), gap=0.08)
     words = []
     for step, ax in enumerate(axes):
         counts = _draw_pairs(ax, step, held, at, names=step == 0)
         ax.set_title(f"step {step}", fontsize=9)
         words.append(f"Step {step}: ranks compute {', '.join(map(str, counts))} pairs.")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.82, bottom=0.07, wspace=0.08)
     show(fig, f"{title}. Queries are rows and keys columns, ordered by rank. {' '.join(words)}")
 
 
@@ -148,9 +144,11 @@ def draw_balance(cuts: Mapping[str, Callable[..., Array]], c: int, title: str) -
     at = {name: [cut(4 * c, 4, rank) for rank in range(4)] for name, cut in cuts.items()}
     layouts, busy = ({name: count(of) for name, of in at.items()} for count in (given.count_pairs, given.find_busy))
     end = max(sum(map(max, zip(*of, strict=True))) for of in layouts.values())
-    fig, axes = plt.subplots(len(layouts), 1, figsize=(9.6, 1.35 * len(layouts) + 0.9), sharex=True)
+    fig, axes = canvas(
+        9.6, 1.35 * len(layouts) + 0.9, title, rows=len(layouts), sharex=True, within=(0.08, 0.99, 0.87, 0.11), gap=0.5
+    )
     words = []
-    for ax, (name, pairs) in zip(axes, layouts.items(), strict=True):
+    for ax, (name, pairs) in zip(axes[:, 0], layouts.items(), strict=True):
         n, begin = len(pairs), 0
         for step, of_step in enumerate(zip(*pairs, strict=True)):
             for rank, count in enumerate(of_step):
@@ -163,11 +161,8 @@ def draw_balance(cuts: Mapping[str, Callable[..., Array]], c: int, title: str) -
         ax.set_title(f"{name}: ranks work {busy[name]:.1f}% of the time", fontsize=9, loc="left")
         ax.set_yticks(range(n), [f"rank {rank}" for rank in range(n)], fontsize=8)
         ax.set(xlim=(0, end), ylim=(n - 0.5, -0.5))
-        ax.spines[["top", "right"]].set_visible(False)
         words.append(f"{name}: ends at {begin}, ranks work {busy[name]:.1f}% of the time.")
-    axes[-1].set_xlabel("time, in pairs; gray: the rank waits", fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.99, top=0.87, bottom=0.11, hspace=0.5)
+    axes[-1, 0].set_xlabel("time, in pairs; gray: the rank waits", fontsize=9)
     show(fig, f"{title}. {' '.join(words)}")
 
 
@@ -203,7 +198,7 @@ def print_leaks(
 
 def draw_masks(masks: Mapping[str, Array], title: str) -> None:
     """What queries see, all in the order of the sequence: of the keys that are not later, and of those that are."""
-    fig, axes = plt.subplots(1, len(masks), figsize=(9.6, 3.7))
+    fig, [axes] = canvas(9.6, 3.7, title, columns=len(masks), hidden=(), within=(0.04, 0.99, 0.74, 0.14), gap=0.1)
     words = []
     for ax, (name, seen) in zip(axes, masks.items(), strict=True):
         earlier = np.tril(np.ones(seen.shape, bool))
@@ -217,11 +212,8 @@ def draw_masks(masks: Mapping[str, Array], title: str) -> None:
         future, missing = int((seen & ~earlier).sum()), int((~seen & earlier).sum())
         ax.set_title(f"{name}\n{future} later keys are seen,\n{missing} earlier ones are not", fontsize=8.5)
         words.append(f"{name}: {future} pairs with a later key are computed, {missing} with an earlier one are not.")
-    names = ("seen, as it should be", "a later key, seen", "an earlier key, not seen")
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (BLUE, RED, ORANGE)]
-    fig.legend(patches, names, loc="lower center", ncol=3, frameon=False, fontsize=9)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.04, right=0.99, top=0.74, bottom=0.14, wspace=0.1)
+    meaning = {"seen, as it should be": BLUE, "a later key, seen": RED, "an earlier key, not seen": ORANGE}
+    name_colors(fig, meaning, loc="lower center", ncol=3, fontsize=9)
     show(fig, f"{title}. {' '.join(words)}")
 
 
@@ -237,7 +229,7 @@ def draw_sent(counts: Mapping[tuple[int, int], Mapping[str, Any]], s: int, heads
         for (kv_heads, n), of in counts.items()
         for scheme, (forward, _) in of.items()
     }
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 3.5))
+    fig, [axes] = canvas(9.6, 3.5, title, columns=2, within=(0.07, 0.99, 0.84, 0.14), gap=0.14)
     words = []
     for ax, g in zip(axes, sorted({g for g, *_ in counted}, reverse=True), strict=True):
         every = np.arange(2, 33)
@@ -254,12 +246,9 @@ def draw_sent(counts: Mapping[tuple[int, int], Mapping[str, Any]], s: int, heads
         kind = "a key for each query head" if g == 1 else f"a key for {1 / g:.0f} query heads"
         ax.set_title(f"g = {g:g}: {kind}", fontsize=9.5, loc="left")
         ax.grid(axis="y", color=LIGHT, lw=0.8)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize=9, loc="center right")
         words.append(f"With g = {g:g} Ulysses sends less than the ring if N is more than {cross:g}.")
     axes[0].set_ylabel("sent forward, in units of $s h$")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.84, bottom=0.14, wspace=0.14)
     show(fig, f"{title}. {' '.join(words)} The dots that were counted lie on the lines.")
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, is_right, same, together
+from minidist.classroom.checks import an_array, check_array, check_handed, differences, is_right, same, together
 from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.parts import on, part, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
@@ -24,7 +25,7 @@ Array = np.ndarray
 RING = ("ring_forward", "ring_backward")
 ASKED = ("merge", "positions", *RING, "sent", "choose")
 # What a submission cannot import.
-HIDDEN = ("given", "minidist.context_parallel", "minidist.nn.attend", "minidist.papers.context")
+HIDDEN = ("answers", "given", "minidist.context_parallel", "minidist.nn.attend", "minidist.papers.context")
 SCHEMES = ("ring", "all-gather", "ulysses")
 TWO = ("y", "lse")
 NAMES = {"ring_forward": TWO, "ring_attention": TWO, "ring_backward": ("dq", "dk", "dv")}
@@ -56,26 +57,6 @@ def causal(q: Array, k: Array, v: Array) -> list[Array]:
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def ranks(n: int) -> str:
-    return f"{n} rank{'s' * (n > 1)}"
-
-
-def check_array(label: str, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
-    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
-    found = an_array(Case(1, label, []), found, name, expected.shape)
-    if not same(found, expected):
-        words = [said for said, wrong in (mistakes or {}).items() if same(found, wrong)]
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
-        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {label}: {name} is wrong: {here}{' ' + words[0] if words else ''}")
-
-
-def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:
-    for name, now, before in zip(names, handed, inputs, strict=False):
-        if not np.array_equal(now, before):
-            lose(f"On {label}: {name} was changed.")
 
 
 def several(label: str, value: Any, names: Sequence[str]) -> list[Any]:
@@ -130,16 +111,14 @@ def check_merge(submission: Submission, function: str) -> None:
             by_log: (weight[..., None] * one + other_weight[..., None] * other) / total,
             "The two are added up. Each is a mean already.": one + other,
         }
-        check_array(two.label, y, "y", two.whole[0], mistakes)
+        check_array(two, y, "y", two.whole[0], mistakes)
         logs = {"It is the sum of the logarithms, not the logarithm of the sum.": weight + other_weight}
         logs["It is the larger of the two."] = np.maximum(weight, other_weight)
-        check_array(two.label, lse, "lse", two.whole[1], logs)
+        check_array(two, lse, "lse", two.whole[1], logs)
         check_handed(two.label, handed, two.parts, ("y", "lse", "other", "other_lse"))
 
 
-@pytest.mark.points(1, "merge: over the keys of both")
-def test_merge(submission: Submission) -> None:
-    check_merge(submission, "merge")
+test_merge = part(1, "merge: over the keys of both", check_merge, "merge")
 
 
 @pytest.mark.points(1, "merge: a query that has seen no key in one of them")
@@ -364,7 +343,7 @@ def check_result(each: Cut, outcomes: Sequence[Outcome], only: Sequence[str] = (
         for name, found, whole in zip(names, returned, each.truth, strict=True):
             if not only or name in only:
                 expected = each.part(whole, rank, name)
-                check_array(each.label, found, f"rank {rank}'s {name}", expected, mistakes_of(each, rank, name))
+                check_array(each, found, f"rank {rank}'s {name}", expected, mistakes_of(each, rank, name))
         check_handed(f"{each.label}: rank {rank}", outcome.value["handed"], each.inputs[rank], HANDED)
     check_tried(each, outcomes, least=1)
 
@@ -456,12 +435,12 @@ def check_content(submission: Submission, number: int, each: Cut, rank: int) -> 
         if other != (rank + 1) % each.n:
             for name, whole in (("keys", each.k), ("values", each.v)):
                 if not np.isin(each.part(whole, other, name), found).all():
-                    lose(f"On {each.label}: rank {rank} does not pass on the {name} of rank {other}.")
+                    lose(f"{on(each, rank)} does not pass on the {name} of rank {other}.")
 
 
 def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
     for rank, (outcome, nbytes) in enumerate(zip(outcomes, allowed(each), strict=True)):
-        here, right = f"On {each.label}: rank {rank}", (rank + 1) % each.n
+        here, right = on(each, rank), (rank + 1) % each.n
         for _, peer, line in outcome.sent:
             if peer != right:
                 lose(f"{here} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
@@ -481,14 +460,8 @@ def test_ring_forward(submission: Submission) -> None:
         check_result(each, outcomes)
 
 
-@pytest.mark.points(1, "ring_forward: parts of any sizes")
-def test_ring_forward_any(submission: Submission) -> None:
-    check_uneven(submission, "ring_forward")
-
-
-@pytest.mark.points(1, "ring_forward: N-1 blocks, to the right")
-def test_ring_forward_wire(submission: Submission) -> None:
-    check_wire(submission, "ring_forward")
+test_ring_forward_any = part(1, "ring_forward: parts of any sizes", check_uneven, "ring_forward")
+test_ring_forward_wire = part(1, "ring_forward: N-1 blocks, to the right", check_wire, "ring_forward")
 
 
 def check_gradients(submission: Submission, names: Sequence[str]) -> None:
@@ -497,24 +470,10 @@ def check_gradients(submission: Submission, names: Sequence[str]) -> None:
         check_result(each, outcomes, names)
 
 
-@pytest.mark.points(1, "ring_backward: dq, over the keys of all ranks")
-def test_ring_backward_queries(submission: Submission) -> None:
-    check_gradients(submission, ["dq"])
-
-
-@pytest.mark.points(2, "ring_backward: dk and dv come home")
-def test_ring_backward(submission: Submission) -> None:
-    check_gradients(submission, ["dk", "dv"])
-
-
-@pytest.mark.points(1, "ring_backward: parts of any sizes")
-def test_ring_backward_any(submission: Submission) -> None:
-    check_uneven(submission, "ring_backward")
-
-
-@pytest.mark.points(1, "ring_backward: N-1 blocks, and N-1 of gradients")
-def test_ring_backward_wire(submission: Submission) -> None:
-    check_wire(submission, "ring_backward")
+test_ring_backward_queries = part(1, "ring_backward: dq, over the keys of all ranks", check_gradients, ["dq"])
+test_ring_backward = part(2, "ring_backward: dk and dv come home", check_gradients, ["dk", "dv"])
+test_ring_backward_any = part(1, "ring_backward: parts of any sizes", check_uneven, "ring_backward")
+test_ring_backward_wire = part(1, "ring_backward: N-1 blocks, and N-1 of gradients", check_wire, "ring_backward")
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
@@ -619,9 +578,9 @@ def check_together(each: Cut, outcomes: Sequence[Outcome]) -> None:
         at, arrays = outcome.value["at"], outcome.value["arrays"]
         own = at[rank]
         if isinstance(own, str) or isinstance(arrays, str):
-            lose(f"On {each.label}: rank {rank} has positions {own}, and results {type(arrays).__name__}.")
+            lose(f"{on(each, rank)} has positions {own}, and results {type(arrays).__name__}.")
         for name, found, of in zip(("y", "dq", "dk", "dv"), arrays, whole, strict=True):
-            check_array(each.label, found, f"rank {rank}'s {name}", of[..., own, :])
+            check_array(each, found, f"rank {rank}'s {name}", of[..., own, :])
         if outcome.value["scheme"] != "ulysses":
             lose(f"On {each.label}: the scheme is {outcome.value['scheme']}; 'ulysses' is wanted.")
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
 from minidist.papers import deepspeed_moe, megatron
 
@@ -29,7 +29,7 @@ def show_sizes() -> None:
 
 def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: str) -> None:
     """Each expert's queue, from left to right: the choices that have a row, and those that are dropped."""
-    fig, ax = plt.subplots(figsize=(9.6, 0.5 * experts + 1.3))
+    fig, [[ax]] = canvas(9.6, 0.5 * experts + 1.3, hidden=ALL_SIDES)
     words = []
     for e in range(experts):
         waiting = np.flatnonzero(expert == e)
@@ -46,7 +46,6 @@ def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: s
     ax.set(xlim=(-0.1, max(int(queue.max()) + 1, capacity) + 3.2), ylim=(experts, -0.2), xticks=[])
     ax.set_yticks(np.arange(experts) + 0.4, [f"expert {e}" for e in range(experts)], fontsize=9)
     ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
     kinds = [Patch(fc=BLUE, ec=DARK), Patch(fc=RED, ec=DARK), Patch(fc="white", ec=GREY)]
     ax.legend(kinds, ["has a row", "dropped", "an empty row"], frameon=False, fontsize=8.5, loc="center right")
     ax.set_title(title, loc="left", fontsize=10)
@@ -60,7 +59,7 @@ def draw_zipf(shares: Array, factor: float, queues: Mapping[str, Array]) -> None
     factors = np.arange(0.5, 3.6, 0.25)
     rooms = [np.ceil(each * len(next(iter(queues.values()))) / len(shares)) for each in factors]
     curves = {name: [100 * float(np.mean(queue >= room)) for room in rooms] for name, queue in queues.items()}
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.3))
+    fig, [(left, right)] = canvas(9.6, 3.3, columns=2)
     room, places = 100 * factor / len(shares), np.arange(len(shares))
     left.bar(places, np.minimum(100 * shares, room), color=BLUE, label="has a row")
     left.bar(places, np.maximum(100 * shares - room, 0), bottom=room, color=RED, label="dropped")
@@ -77,15 +76,13 @@ def draw_zipf(shares: Array, factor: float, queues: Mapping[str, Array]) -> None
     right.set(xlabel="capacity factor", ylabel="percent of choices dropped", ylim=(0, None))
     right.legend(frameon=False, fontsize=8.5)
     right.set_title("what room costs, and saves", loc="left", fontsize=9.5)
-    for ax in (left, right):
-        bare(ax)
     fig.tight_layout()
     show(fig, f"Choices by expert, with room for {factor:g} times the mean. {'; '.join(words)}.")
 
 
 def draw_training(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: str, window: int = 10) -> None:
     """For each run the percentage of dropped choices, and the loss, over the steps: means of `window` steps."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 3.2))
+    fig, [axes] = canvas(9.6, 3.2, title, columns=2)
     words = []
     for number, (ax, what) in enumerate(zip(axes, ("percent of choices dropped", "loss"), strict=True)):
         for (name, run), color in zip(runs.items(), (RED, ORANGE, GREEN, BLUE), strict=False):
@@ -93,9 +90,7 @@ def draw_training(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], t
             ax.plot(np.arange(window, len(run[number]) + 1, window), values, color=color, lw=2, label=name)
             words.append(f"{what}, {name}: from {values[0]:.3g} to {values[-1]:.3g}.")
         ax.set(xlabel="step", ylabel=what, ylim=(0, None))
-        bare(ax)
     axes[1].legend(frameon=False, fontsize=8.5)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.tight_layout()
     show(fig, f"{title}. {' '.join(words)}")
 
@@ -104,7 +99,7 @@ def draw_way(before: Sequence[Array], after: Sequence[Array], title: str) -> Non
     """Rows on each rank before dispatch and after it. before, after: of each rank (rows, 2), the rank from which a row
     comes and its expert."""
     n = len(before)
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 0.55 * n + 1.5))
+    fig, [axes] = canvas(9.6, 0.55 * n + 1.5, title, columns=2, hidden=ALL_SIDES)
     words = []
     for ax, name, ranks in zip(axes, ("before dispatch", "after it"), (before, after), strict=True):
         for rank, rows in enumerate(ranks):
@@ -116,12 +111,10 @@ def draw_way(before: Sequence[Array], after: Sequence[Array], title: str) -> Non
         ax.set(xlim=(-0.1, max(map(len, ranks)) + 0.1), ylim=(n, -0.1), xticks=[])
         ax.set_yticks(np.arange(n) + 0.4, [f"rank {rank}" for rank in range(n)], fontsize=9)
         ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
         ax.set_title(f"{name} (numbers: experts)", loc="left", fontsize=9.5)
     kinds = [Patch(fc=RANKS[rank], ec=DARK) for rank in range(n)]
     names = [f"a token of rank {rank}" for rank in range(n)]
     fig.legend(kinds, names, frameon=False, fontsize=8.5, ncols=n, loc="lower center")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.tight_layout(rect=(0, 0.08, 1, 1))
     show(fig, f"{title}. {' '.join(words)}")
 
@@ -129,7 +122,7 @@ def draw_way(before: Sequence[Array], after: Sequence[Array], title: str) -> Non
 def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: str) -> float:
     """The rows that each rank's experts compute: with buffers of fixed size, filled or not, and with all choices.
     Returns what the busiest rank has of the latter, in means."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.2))
+    fig, [[ax]] = canvas(9.6, 3.2)
     places = np.arange(len(filled))
     ax.bar(places - 0.2, filled, 0.36, color=BLUE, label="fixed buffers: filled rows")
     empty = [room - rows for rows in filled]
@@ -140,7 +133,6 @@ def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: 
     ax.axhline(np.mean(dropless), color=DARK, lw=1, ls="--", zorder=0, label="the mean without drops")
     ax.set_xticks(places, [f"rank {rank}" for rank in places])
     ax.set_ylabel("rows of a rank's experts")
-    bare(ax)
     ax.legend(frameon=False, fontsize=8.5)
     ax.set_title(title, loc="left", fontsize=10)
     fig.tight_layout()
@@ -152,7 +144,7 @@ def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: 
 
 def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:
     """A panel for each name, with the loss of each program over the steps."""
-    fig, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.0), squeeze=False)
+    fig, axes = canvas(9.6, 3.0, title, columns=len(panels))
     words = []
     for ax, (what, lines) in zip(axes[0], panels.items(), strict=True):
         for (name, values), (color, dashes, width) in zip(lines.items(), LINES, strict=False):
@@ -161,8 +153,6 @@ def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -
         ax.set(xlabel="step", ylabel="loss")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_title(what, loc="left", fontsize=9.5)
-        bare(ax)
     axes[0, 0].legend(frameon=False, fontsize=8.5)
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.tight_layout()
     show(fig, f"{title}. {' '.join(words)}")

@@ -7,16 +7,16 @@ together in a mixture, which is compared with one that takes token by token. A p
 a later one, and one mistake costs one part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
+from minidist.classroom.checks import an_array, check_array, differences, is_right, same, shape, together
 from minidist.classroom.meaning import check_meaning, check_worked
+from minidist.classroom.parts import on, ranks
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -25,15 +25,10 @@ ASKED = (
     *("arrange", "copy_rows", "copy_rows_backward", "add_rows", "add_rows_backward"),
     *("count_shares", "balance_loss", "balance_backward", "dispatch", "combine", "sum_gradients"),
 )
-HIDDEN = ("given", "minidist.expert_parallel", "minidist.nn.mixture")  # what a submission cannot import
-NONE: Mapping[str, Any] = MappingProxyType({})
+HIDDEN = ("answers", "given", "minidist.expert_parallel", "minidist.nn.mixture")  # what a submission cannot import
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def ranks(n: int) -> str:
-    return f"{n} rank{'s' * (n > 1)}"
 
 
 def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[tuple[Case, list[Outcome]]]:
@@ -41,16 +36,6 @@ def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[t
     for each in cases:
         each.arguments["function"] = function
     return [*zip(cases, submission.run("call", cases, [function]), strict=True)]
-
-
-def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
-    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
-    found = an_array(each, found, name, expected.shape)
-    if not same(found, expected):
-        words = [f" {said}" for said, wrong in mistakes.items() if same(found, wrong)]
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
-        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {each.label}: {name} is wrong: {here}{''.join(words[:1])}")
 
 
 def pair(each: Case, outcome: Outcome, names: str) -> list[Any]:
@@ -459,7 +444,7 @@ def check_bytes(each: Way, outcomes: Sequence[Outcome]) -> None:
             most = 8 * (3 * rows + is_dispatch * len(to_peer))
             if sent > most:
                 lose(
-                    f"On {each.label}: rank {rank} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24"
+                    f"{on(each, rank)} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24"
                     f" bytes{f' and {len(to_peer)} counts of 8' * is_dispatch}: {most}."
                 )
 
@@ -580,7 +565,7 @@ def check_layer(each: Layer, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         value = outcome.value
         if not abs(value["loss"] - losses[rank]) <= 1e-6 * (1 + abs(losses[rank])):
-            lose(f"On {each.label}: rank {rank}'s loss is {value['loss']:.6g}; {losses[rank]:.6g} is wanted.")
+            lose(f"{on(each, rank)}'s loss is {value['loss']:.6g}; {losses[rank]:.6g} is wanted.")
         dx = differences(lambda: sum(each.losses(share)), each.inputs[rank][0])  # what this rank's tokens do anywhere
         check_array(each, value["dx"], f"dx on rank {rank}", dx)
         check_array(each, value["drouter"], f"the router's gradient on rank {rank}", drouter)

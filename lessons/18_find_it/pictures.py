@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from minidist.classroom.lesson import show
+from minidist.classroom.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, RED
 
 MARKS = {"x": ("notices it", GREEN), ".": ("does not", LIGHT)}
@@ -14,7 +14,7 @@ SAME_PROGRAM = "N"  # the first check that needs no healthy program
 
 def draw_losses(runs: Mapping[str, Sequence[float]], title: str) -> None:
     """Losses of two runs, whose lines may lie on one another."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.2))
+    fig, [[ax]] = canvas(9.6, 3.2, hidden=())
     for (label, losses), color, width in zip(runs.items(), (BLUE, RED), (4.0, 1.8), strict=True):
         ax.plot(range(1, len(losses) + 1), losses, color=color, lw=width, label=label)
     ax.set_ylabel("loss")
@@ -25,7 +25,7 @@ def draw_losses(runs: Mapping[str, Sequence[float]], title: str) -> None:
 
 def draw_differences(runs: Mapping[str, Sequence[float]], tolerance: float, title: str) -> None:
     """Relative differences of losses by step, by optimizer. Those below rounding are drawn at rounding."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.2))
+    fig, [[ax]] = canvas(9.6, 3.2, hidden=())
     for (label, differences), color in zip(runs.items(), (BLUE, RED), strict=True):
         ax.plot(range(1, len(differences) + 1), [max(x, 1e-16) for x in differences], color=color, lw=2, label=label)
     ax.axhline(tolerance, color=GREY, ls=":")
@@ -48,7 +48,7 @@ def finish(ax: plt.Axes, title: str) -> None:
 def draw_table(table: Mapping[str, Mapping[str, str]], title: str) -> None:
     """Bugs as rows, checks as columns; for the marks see given.read_table."""
     checks = [*next(iter(table.values()))]
-    fig, ax = plt.subplots(figsize=(9.6, 0.26 * len(table) + 1.9))
+    fig, [[ax]] = canvas(9.6, 0.26 * len(table) + 1.9, hidden=ALL_SIDES)
     for mark, (label, color) in MARKS.items():
         at = [(x, y) for y, of in enumerate(table.values()) for x, check in enumerate(checks) if of[check] == mark]
         ax.scatter(*zip(*at, strict=True), s=90, color=color, edgecolor=GREY, lw=0.5, label=label)
@@ -65,7 +65,6 @@ def draw_table(table: Mapping[str, Mapping[str, str]], title: str) -> None:
     span(ax, border, len(checks) - 1, f"these {len(checks) - border} compare the program with itself")
     ax.set(xlim=(-0.6, len(checks) - 0.4), ylim=(len(table) + 0.6, -0.6))
     ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10, pad=40)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=3, frameon=False, fontsize=8.5)
     fig.tight_layout()

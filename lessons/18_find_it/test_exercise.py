@@ -19,12 +19,13 @@ from minidist import Stopped
 from minidist.bugs.handle import Handle, why_not
 from minidist.bugs.systems import System, Systems, draw
 from minidist.classroom.checks import is_right
+from minidist.classroom.parts import part
 from minidist.classroom.submission import Case, Submission, lose
 from minidist.classroom.wires import MachineFault
 
 KINDS = ("gradients", "norms", "sizes", "memory", "precision", "checkpoint")
 ASKED = tuple(f"check_{kind}" for kind in KINDS)
-HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.tensor")  # without which nothing of minidist trains
+HIDDEN = ("answers", "given", "minidist.nn.ops", "minidist.nn.tensor")  # without which nothing of minidist trains
 BUDGET = 60  # ranks x steps of all checks on one system
 ROUNDS = 40  # runs that a check may ask for, one after the other
 
@@ -110,34 +111,12 @@ def words(system: System) -> str:
     return f"a system with {axes}, {stage}{facts['precision']}, a batch of {facts['batch']}"
 
 
-@pytest.mark.points(3, "check_gradients: wrong gradients on several ranks")
-def test_gradients(submission: Submission) -> None:
-    check_finds(submission, "gradients")
-
-
-@pytest.mark.points(3, "check_norms: a wrong norm of right gradients")
-def test_norms(submission: Submission) -> None:
-    check_finds(submission, "norms")
-
-
-@pytest.mark.points(3, "check_sizes: wrong at sizes that few tests have")
-def test_sizes(submission: Submission) -> None:
-    check_finds(submission, "sizes")
-
-
-@pytest.mark.points(3, "check_memory: ZeRO that does not divide")
-def test_memory(submission: Submission) -> None:
-    check_finds(submission, "memory")
-
-
-@pytest.mark.points(3, "check_precision: wrong in two bytes alone")
-def test_precision(submission: Submission) -> None:
-    check_finds(submission, "precision")
-
-
-@pytest.mark.points(3, "check_checkpoint: wrong after a resume")
-def test_checkpoint(submission: Submission) -> None:
-    check_finds(submission, "checkpoint")
+test_gradients = part(3, "check_gradients: wrong gradients on several ranks", check_finds, "gradients")
+test_norms = part(3, "check_norms: a wrong norm of right gradients", check_finds, "norms")
+test_sizes = part(3, "check_sizes: wrong at sizes that few tests have", check_finds, "sizes")
+test_memory = part(3, "check_memory: ZeRO that does not divide", check_finds, "memory")
+test_precision = part(3, "check_precision: wrong in two bytes alone", check_finds, "precision")
+test_checkpoint = part(3, "check_checkpoint: wrong after a resume", check_finds, "checkpoint")
 
 
 @pytest.mark.points(2, f"all checks together cost no more than {BUDGET}")

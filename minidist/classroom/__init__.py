@@ -18,6 +18,9 @@ In the process that grades:
     meaning.py        does a program depend on luck, do its messages mean anything?
     diagnose.py       from a wrong array, which rank's part is missing or was added twice
     training.py       from a wrong shard or loss, what it holds instead; serial training is the truth
+    parts.py          what declarations of parts are made of: ranks' results, the names of wrong values
+    checks.py         checks that the parts of several lessons share
+    sharded.py        the same for lessons that train with ZeRO: layers, buckets and shards, what may be sent
     pytest_plugin.py  points for tests, and the fixture `submission`
     grade.py          one submission, in a pytest of its own
     work.py           students' copies of the lessons
@@ -26,6 +29,8 @@ In the process that grades:
     brought.py        what such a cell brings along from the notebook
     unloaded.py       what IPython says of `%%mpirun` before the extension is loaded
     lesson.py         in a lesson's notebook: gaps that are checked, predictions that are kept
+    watch.py          what notebooks note about a run
+    drawing.py        what the pictures of all lessons share: panels, legends, the words below a picture
     reports.py        for people, for Gradescope and as JUnit
 
 For an instructor:
@@ -47,6 +52,7 @@ Where ranks come from, and on them:
     process.py        a rank of the router
     ranks.py          run cases of the student's program; notice changed modules
     ranks_mpi.py      the same over MPI, counted below the student's Comm
+    engines.py        what parts let the engines of several lessons do
     chapter.py        the chapter's functions, for the parts that do not ask for them; programs cannot import it
     source.py         a look at the program's text before it runs
     likeness.py       is part of it the chapter's code?

@@ -1,16 +1,21 @@
 """Checks that the tests of several lessons share. They run in the process that grades."""
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.classroom.parts import named
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
+NONE: Mapping[str, Any] = MappingProxyType({})  # no mistake is known
 ROUGH = 1e-6  # the error of finite differences, relative to the largest element
 
 
@@ -73,14 +78,23 @@ def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], as
         lose(str(together))
 
 
+@cache
 def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
-    """A function of the lesson's given.py. Answers are there, not in a test, because students get that file sealed."""
-    file = Path(test_file).with_name("given.py")
-    spec = importlib.util.spec_from_file_location(f"given_of_{file.parent.name}", file)
+    """A function of the lesson's answers.py, not of a test, because students get that file sealed. It imports the
+    lesson's given.py, and another lesson has another one."""
+    file = Path(test_file).with_name("answers.py")
+    spec = importlib.util.spec_from_file_location(f"answers_of_{file.parent.name}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(file.parent))
+    before = sys.modules.pop("given", None)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+        sys.modules.pop("given", None)
+        sys.modules |= {"given": before} if before else {}
     return getattr(module, name)
 
 
@@ -103,6 +117,22 @@ def same(found: Array, expected: Array) -> bool:
     """Whether both are equal, except for the error of finite differences."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
+
+
+def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
+    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
+    found = an_array(each, found, name, expected.shape)
+    if not same(found, expected):
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
+        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
+        lose(f"On {each.label}: {name} is wrong: {here}{named(found, mistakes, same, before=' ')}")
+
+
+def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:
+    """That arrays which a function was handed are as they were."""
+    for name, now, before in zip(names, handed, inputs, strict=False):
+        if not np.array_equal(now, before):
+            lose(f"On {label}: {name} was changed.")
 
 
 def is_right(check: Callable[..., None], *arguments: Any) -> bool:

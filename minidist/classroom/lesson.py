@@ -6,16 +6,14 @@
     predict("busiest rank", 1.5)     kept in predictions.json beside the notebook ...
     compare({"busiest rank": 1.75})  ... and shown next to what was counted
 
-A lesson's test_exercise.py has a check for each gap in GAPS. Its given.py has functions with which the notebook goes on
-if a gap is not filled. For a function of the exercise, `check` runs its first graded part on exercise.py; if that
-fails, the notebook goes on with the function of given.py or else of the chapter.
+A lesson's test_exercise.py has a check for each gap in GAPS. Its answers.py has functions with which the notebook goes
+on if a gap is not filled. For a function of the exercise, `check` runs its first graded part on exercise.py; if that
+fails, the notebook goes on with the function of answers.py or else of the chapter.
 """
 
 import functools
-import html
 import importlib
 import importlib.util
-import io
 import json
 import math
 import numbers
@@ -31,8 +29,9 @@ import numpy as np
 
 import minidist
 from minidist.classroom.brought import brought_along, find_definition
+from minidist.classroom.drawing import show  # noqa: F401  # pictures of the version before have it from here
+from minidist.classroom.watch import Watched  # noqa: F401  # likewise
 from minidist.files import temporary_folder
-from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
 PATIENCE = 3.0  # seconds of processor time for a rank of a check
@@ -85,9 +84,11 @@ def _function(name: str, tests: ModuleType) -> Any:
 
 
 def _given(name: str) -> Any:
-    """The lesson's own function of that name, or class of that method, if given.py defines it; else None."""
-    function = getattr(importlib.import_module("given"), name.partition(".")[0], None)
-    return function if getattr(function, "__module__", "") == "given" else None
+    """The lesson's own function of that name, or class of that method, if answers.py defines it; else None. In copies
+    of the version before, answers are in given.py."""
+    own = "answers" if importlib.util.find_spec("answers") else "given"
+    function = getattr(importlib.import_module(own), name.partition(".")[0], None)
+    return function if getattr(function, "__module__", "") == own else None
 
 
 def whose(name: str) -> str:
@@ -112,7 +113,9 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
         program = folder / f"{name}.py"
         whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
         program.write_text(whole, encoding="utf-8")
-        said = _said(program, name, part, tuple(module for module in tests.HIDDEN if module != "given"))
+        said = _said(
+            program, name, part, tuple(module for module in tests.HIDDEN if module not in ("answers", "given"))
+        )
     last, lines = len(text.splitlines()), whole.splitlines()
 
     def in_the_cell(match: re.Match[str]) -> str:
@@ -261,43 +264,3 @@ def _predictions_file() -> Path:
     """The file next to the notebook; if that was opened in lessons/, next to where its copy in work/ is or would be."""
     here = Path.cwd()
     return (here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here) / "predictions.json"
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-class Watched:
-    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
-
-    def __init__(self, comm: Comm) -> None:
-        self.comm, self.sent = comm, list[np.ndarray]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
-
-    def send(self, array: np.ndarray, dest: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.send(array, dest)
-
-    def isend(self, array: np.ndarray, dest: int) -> Any:
-        self.sent.append(array.copy())
-        return self.comm.isend(array, dest)
-
-    def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
-        self.sent.append(array.copy())
-        self.comm.sendrecv(array, dest, out, source)
-
-
-def show(figure: Any, alt: str) -> None:
-    """Display a Matplotlib figure, with a description for readers who cannot see it: as alt text, which nbconvert
-    passes on, and folded below the picture, because not every notebook program passes on alt text."""
-    from IPython.display import display
-    from matplotlib.pyplot import close
-
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    close(figure)
-    words = {"image/png": {"alt": alt}}
-    display({"image/png": picture.getvalue(), "text/plain": alt}, metadata=words, raw=True)
-    folded = f"<details><summary><small>the picture in words</small></summary>{html.escape(alt)}</details>"
-    display({"text/html": folded, "text/plain": ""}, raw=True)

@@ -2,7 +2,7 @@
 
 `pytest lessons/04_ring_all_reduce` grades the student's copy in work/04_ring_all_reduce/, or if there is none the
 exercise.py beside the tests, and says which; `--submission FILE` grades another. A test file says in ASKED what a
-lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it: chapters, or "given".
+lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it: chapters, or "answers".
 """
 
 import gc

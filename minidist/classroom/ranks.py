@@ -129,6 +129,17 @@ def returned(value: Any) -> Any:
     return type(value).__name__
 
 
+def number(value: Any) -> Any:
+    """A number as it is; of anything else the type."""
+    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return float(value) if plain else type(value).__name__
+
+
+def numbers(pair: Any) -> Any:
+    """Two numbers that were returned; of anything else the type."""
+    return [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
+
+
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 

@@ -27,7 +27,7 @@ KIT = Path(__file__).parent / "kit"
 PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "README.md", "pyproject.toml")
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
-GIVEN = "given.py"  # functions with which a lesson's notebook goes on if a gap is not filled
+OWN = "answers.py"  # functions with which a lesson's notebook goes on if a gap is not filled
 BUGS = ("claims/mutants/record/*.toml", "bugs/*.toml")
 READABLE = ("minidist.nn.layers",)  # hidden by lessons, but not sealed: only a few of its many lines are answers
 ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
@@ -95,8 +95,8 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
     for lesson in lessons:
         copy = folder / "lessons" / lesson.name
         shutil.copytree(lesson, copy, ignore=DEBRIS)
-        if (copy / GIVEN).exists():
-            seal(copy / GIVEN, [lesson.name])
+        if (copy / OWN).exists():
+            seal(copy / OWN, [lesson.name])
         for notebook in copy.glob("*.ipynb"):
             notebook.write_text(without_answers(notebook.read_text(encoding="utf-8")), encoding="utf-8")
     for module, answered in model_answers(lessons).items():
@@ -113,7 +113,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
         for node in ast.parse((lesson / "test_exercise.py").read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
                 for module in ast.literal_eval(node.value):
-                    if "." in module and module not in READABLE:  # without a dot, it is given.py
+                    if "." in module and module not in READABLE:  # without a dot, it is next to the test
                         answered.setdefault(module, []).append(lesson.name)
     return answered
 

@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from minidist.engine import Settings
+from minidist.mpi.comm import Comm
 
 
 def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any]) -> type:
@@ -51,3 +54,25 @@ def mix(chapters: type, yours: Sequence[str]) -> type:
         return type("Yours", (chapters,), {})
     exercise = vars(getattr(importlib.import_module("exercise"), chapters.__name__))
     return type("Yours", (chapters,), {name: exercise[name] for name in yours})
+
+
+class Watched:
+    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.sent = comm, list[np.ndarray]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def send(self, array: np.ndarray, dest: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.send(array, dest)
+
+    def isend(self, array: np.ndarray, dest: int) -> Any:
+        self.sent.append(array.copy())
+        return self.comm.isend(array, dest)
+
+    def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.sendrecv(array, dest, out, source)

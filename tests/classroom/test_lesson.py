@@ -40,7 +40,7 @@ def test_a_copy_is_made_once_and_never_written_over(clone, capsys):
     before = {file: file.read_bytes() for file in clone.glob("lessons/*/*.*")}
     assert work.main() == 0
     copy = clone / "work" / RING.name
-    assert {file.name for file in copy.iterdir()} == {"exercise.py", "given.py", "lesson.ipynb", "pictures.py"}
+    assert {file.name for file in copy.iterdir()} == {"exercise.py", "answers.py", "lesson.ipynb", "pictures.py"}
     (copy / "exercise.py").write_text("mine = 1\n")
     (copy / "pictures.py").unlink()
     assert work.main() == 0
@@ -232,7 +232,7 @@ def shell(desks, monkeypatch, request):
     copy = desks / getattr(request, "param", RING).name
     monkeypatch.chdir(copy)
     monkeypatch.syspath_prepend(copy)
-    for name in ("given", "exercise"):
+    for name in ("answers", "given", "exercise"):
         sys.modules.pop(name, None)
     lesson._tests.cache_clear()
     shell = InteractiveShell.instance()
@@ -240,7 +240,7 @@ def shell(desks, monkeypatch, request):
     shell.run_cell("import numpy as np\nfrom minidist.classroom.lesson import check", store_history=True)
     yield shell
     lesson._tests.cache_clear()
-    for name in ("given", "exercise"):
+    for name in ("answers", "given", "exercise"):
         sys.modules.pop(name, None)
 
 
@@ -585,7 +585,7 @@ GAPS_18 = {
         r"\A✗ first_difference, where the third differs: it returned 0; 3 is wanted",
     ),
 }
-HEADERS = "from given import PULL, PUSH, STOP, Shard, answer, may_read, next_header, tell"
+HEADERS = "from answers import may_read\nfrom given import PULL, PUSH, STOP, Shard, answer, next_header, tell"
 
 
 CELLS = {
@@ -610,7 +610,7 @@ def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, caps
     assert said.startswith(("✗ ", "○ "))
     assert re.search(words, said), said
     assert "the notebook goes on with the lesson's own" in said
-    assert shell.user_ns[name].__module__ == "given"
+    assert shell.user_ns[name].__module__ == "answers"
     for ours in ("Traceback", "minidist/", "on_ranks.py", f"{name}.py"):
         assert ours not in said
     assert "yours" not in lesson.whose(name).split()[:1]
@@ -634,7 +634,7 @@ def test_a_gap_can_stand_on_one_that_is_open_or_wrong(shell, capsys, first):
         shell.run_cell(cell, store_history=True).raise_error()
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "✓ reduce_shard is right. The notebook goes on with yours."
-    assert shell.user_ns["shard_slice"].__module__ == "given"
+    assert shell.user_ns["shard_slice"].__module__ == "answers"
 
 
 @on(WORDS)
@@ -643,7 +643,7 @@ def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell, capsys):
     said = capsys.readouterr().out
     assert said.startswith("○ merge in exercise.py is not filled in yet")
     assert "the notebook goes on with the lesson's own" in said
-    assert shell.user_ns["merge"].__module__ == "given"
+    assert shell.user_ns["merge"].__module__ == "answers"
     assert lesson.whose("merge") == "not yours yet: the lesson's own"
 
 
@@ -696,8 +696,8 @@ def test_the_exercise_is_checked_in_its_file(shell, capsys):
 def test_the_first_part_of_exercise_09_is_checked_and_used(shell, capsys):
     answer = ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py"
     for text, words, module in (
-        ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "given"),
-        (answer.read_text().replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "given"),
+        ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "answers"),
+        (answer.read_text().replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "answers"),
         (answer.read_text(), "✓ train_step is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)

@@ -12,6 +12,7 @@ import pytest
 
 from classroom.grading import load
 from minidist import UsageError
+from minidist.classroom.checks import lessons_own
 from minidist.classroom.syllabus import read_headers, syllabus
 
 nbclient = pytest.importorskip("nbclient")
@@ -27,7 +28,7 @@ FORGET = """\
 import os, sys
 os.chdir({0!r})
 sys.path.insert(0, {0!r})
-for module in ("exercise", "given", "pictures", "shapes", "simulated", "stages", "transformer"):
+for module in ("exercise", "answers", "given", "pictures", "shapes", "simulated", "stages", "transformer"):
     sys.modules.pop(module, None)
 from minidist.classroom import notebook
 notebook.has_mpi = lambda: False  # which is quicker
@@ -52,7 +53,7 @@ def filled(source, lesson):
     source = source.replace('", ...)', '", 1.75)')
     if "raise NotImplementedError" not in source:
         return source
-    given = {node.name: node for node in ast.parse((lesson / "given.py").read_text()).body if hasattr(node, "name")}
+    given = {node.name: node for node in ast.parse((lesson / "answers.py").read_text()).body if hasattr(node, "name")}
     tree = ast.parse(source)
     for number, node in enumerate(tree.body):
         if isinstance(node, ast.FunctionDef) and "raise NotImplementedError" in ast.unparse(node):
@@ -120,7 +121,7 @@ def test_a_notebook_executes(lesson, tmp_path, monkeypatch):
 def test_every_lesson_is_complete():
     assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 19)]
     for lesson in LESSONS:
-        for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
+        for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "answers.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"
 
 
@@ -201,8 +202,20 @@ def test_a_notebook_shows_the_algorithm_and_little_else(lesson):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_what_is_asked_for_cannot_be_imported_from_the_lesson(lesson):
     tests = load(lesson / "test_exercise.py")
-    given = {getattr(node, "name", "") for node in ast.parse((lesson / "given.py").read_text()).body}
-    assert "given" in tests.HIDDEN or not given & {name.partition(".")[0] for name in tests.ASKED}
+    answered = {getattr(node, "name", "") for node in ast.parse((lesson / "answers.py").read_text()).body}
+    asked = {name.partition(".")[0] for name in tests.ASKED}
+    assert "answers" in tests.HIDDEN or not answered & asked
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_a_student_who_looks_for_a_helper_sees_no_answer(lesson):
+    """Answers, to gaps and to the exercise, are in answers.py alone, and given.py imports none of them at its top."""
+    if not (lesson / "given.py").exists():
+        return
+    tests, given = load(lesson / "test_exercise.py"), ast.parse((lesson / "given.py").read_text())
+    asked = {name.partition(".")[0] for name in (*tests.ASKED, *tests.GAPS)}
+    assert not asked & {getattr(node, "name", "") for node in given.body}
+    assert not [node for node in given.body if isinstance(node, ast.ImportFrom) and node.module == "answers"]
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -217,7 +230,7 @@ def test_nothing_is_shown_before_it_is_asked(lesson):
         for chapter in tests.HIDDEN:
             assert f"/{chapter.replace('.', '/')}.py)" not in source, number
         assert "inspect" not in source
-        assert "](given.py)" not in source
+        assert "](answers.py)" not in source
         for name in asked:
             assert f"def {name}(" not in source, (number, name)
     shown = [
@@ -234,11 +247,12 @@ def test_the_last_hint_for_shorter_is_shorter():
     [ahead] = re.findall(
         r"`ahead = (min\(limit .*?)`, and `late = limit - ahead`", (lesson / "lesson.ipynb").read_text()
     )
-    given, one = load(lesson / "given.py"), {"F": 1, "B": 1, "W": 1}
+    clock, apart = (lessons_own(str(lesson / "test_exercise.py"), name) for name in ("clock", "b_and_w_apart"))
+    one = {"F": 1, "B": 1, "W": 1}
     for p, m in ((2, 4), (3, 7), (4, 8), (6, 12)):
         for limit in range(p, 2 * p):
             numbers = [eval(ahead, {"min": min, "limit": limit, "p": p, "s": s}) for s in range(p)]
-            spans = given.clock([given.b_and_w_apart(m, number, limit - number) for number in numbers], one)
+            spans = clock([apart(m, number, limit - number) for number in numbers], one)
             assert max(of[-1][3] - of[0][2] for of in spans) == 3 * m + 2 * p - 1 - limit  # 1F1B: 3m + 3(p-1)
 
 
