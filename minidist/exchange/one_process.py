@@ -6,8 +6,8 @@
 
 Between two ranks messages keep their order, and no rank receives from an unnamed one. So matching needs no search: the
 k-th send of a pair meets its k-th receive. The second of the two to start copies the array straight into the
-receiver's, without a buffer. A send returns when it has met its receive, as MPI's large messages do; control messages
-never wait.
+receiver's, without a buffer. A send returns when it has met its receive, as MPI's large messages do; short ones are
+copied, and never wait; nor do control messages.
 
 If no rank can go on, and some have not finished, they never will: a `Deadlock` says at once which rank waits for which.
 A poll (`probe`, `collect`, `done`) that finds nothing is a turn: the other ranks run before it returns.
@@ -30,7 +30,7 @@ from minidist.mpi.port import TOO_LONG, Arrival
 
 T = TypeVar("T")
 
-SHORT = 8192  # bytes: an isend of at most these completes at once, as MPI's short messages do; its array is free again
+SHORT = 8192  # bytes: a send of at most these completes at once, as MPI's short messages do; its array is free again
 PAYLOAD, CONTROL = -2, -1  # lanes; those of letters are 2·box and 2·box + 1
 IN_VAIN = 10_000  # turns in a row in which ranks only poll: time to see whether the others can ever go on
 
@@ -229,7 +229,7 @@ class GreenletPort:
     # ---- payload -----------------------------------------------------------------------------------------------------
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> None:
-        self._await(self._send(array, dest, tag))
+        self._await(self.isend(array, dest, tag))
 
     def recv(self, out: np.ndarray, source: int) -> Arrival:
         return self.wait(self._recv(out, source))

@@ -208,7 +208,7 @@ sys.exit(in_one_process(work))
         ("raise Finished('help')", 0, ""),
         ("raise UsageError('no')", 2, "minidist: error: no\n"),
         ("sys.stdout.flush()", 141, ""),  # in the middle of the work: as a shell reports a command that was cut short
-        ("from rich.console import Console; Console().print('a table')", 141, ""),
+        ("from minidist.cli.tables import make_console; make_console().print('a table')", 141, ""),
     ],
 )
 def test_a_reader_who_has_left_changes_no_status_of_work_that_is_done(how, status, err):
