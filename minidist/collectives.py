@@ -9,8 +9,8 @@ the ring and Rabenseifner's algorithm send least, recursive doubling has the few
 
 import numpy as np
 
+from minidist import ring
 from minidist.mpi.comm import Comm
-from minidist.ring import chunk
 
 Array = np.ndarray
 
@@ -102,7 +102,7 @@ def halving_doubling_all_reduce(comm: Comm, x: Array) -> Array:
 
 def _span(size: int, n: int, first: int, last: int) -> slice:
     """The elements of chunks first to last-1 of n."""
-    return slice(chunk(size, n, first).start, chunk(size, n, last - 1).stop)
+    return slice(ring.chunk(size, n, first).start, ring.chunk(size, n, last - 1).stop)
 
 
 def _fold(comm: Comm, total: Array) -> tuple[int | None, list[int]]:

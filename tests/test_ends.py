@@ -29,9 +29,9 @@ SAYS = {
 }
 
 
-def born(process: int) -> tuple[int, bytes]:
+def born(process: int) -> tuple[int, tuple[bytes, ...]]:
     """A process, with the time of its start: its number alone may be given out again."""
-    return process, read(process, "stat").rpartition(b")")[2].split()[19:20][0] if lives(process) else b""
+    return process, tuple(read(process, "stat").rpartition(b")")[2].split()[19:20]) if lives(process) else ()
 
 
 def descendants(process: int) -> list[int]:
@@ -47,7 +47,7 @@ class Program:
 
     def __init__(self, folder: Path, *command: object) -> None:
         self.folder, self.before = folder, segments()
-        self.family: set[tuple[int, bytes]] = set()
+        self.family: set[tuple[int, tuple[bytes, ...]]] = set()
         (folder / "tmp").mkdir()
         with open(folder / "tmp.stderr", "wb") as stderr:
             self.process = subprocess.Popen(
@@ -60,7 +60,7 @@ class Program:
                 start_new_session=True,
             )
 
-    def living(self) -> list[tuple[int, bytes]]:
+    def living(self) -> list[tuple[int, tuple[bytes, ...]]]:
         return [each for each in self.family if lives(each[0]) and born(each[0]) == each]
 
     def wait_for(self, *words: bytes, large: bool = False) -> None:

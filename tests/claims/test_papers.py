@@ -226,6 +226,6 @@ def test_bad_input_is_one_line(line: list[str], said: str) -> None:
 
 def test_a_chapter_that_fails_is_one_line() -> None:
     job = counted.Job(1, "zero1 --layers 0", [])
-    words = r"python -m minidist.zero1 --layers 0 --no-prove --ranks 1: minidist: error: .*layers"
+    words = r"python -m minidist.zero1 --layers 0 --no-prove --timeout 0 --ranks 1: minidist: error: .*layers"
     with pytest.raises(UsageError, match=words):
         counted.run(job)
