@@ -26,6 +26,7 @@ from typing import BinaryIO
 from minidist import FileFailed, unix
 
 MOST_DESCRIPTORS = 256  # the shell's are among the first
+STATES = "minidist-states-"  # begins the names of temporary folders with model states, in the system's folder for these
 
 _ready: dict[str, int] = {}  # streams that are already open, by the names that the user gave
 

@@ -14,7 +14,8 @@ import pytest
 from classroom.tiny import RIGHT, lay, make_lessons
 from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
 from minidist import files, processes
-from minidist.memory.files import PREFIX
+from minidist.files import STATES
+from minidist.launch.launcher import mpiexec_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -165,7 +166,7 @@ def test_a_command_that_is_ended_leaves_nothing(
 def test_ranks_of_one_process_leave_no_files_of_states(number: signal.Signals, tmp_path: Path) -> None:
     with running(tmp_path, *MODULE, "minidist.infinity", "--ranks", 2, "--steps", 100_000) as program:
         held = tmp_path / "tmp"
-        assert wait_until(lambda: len([*held.glob(f"{PREFIX}*/*")]) > 2), program.stderr
+        assert wait_until(lambda: len([*held.glob(f"{STATES}*/*")]) > 2), program.stderr
         program.check_end(number)
 
 
@@ -303,3 +304,13 @@ def test_a_reader_who_leaves_ends_a_command_without_a_word(command: str) -> None
     os.close(writing)
     assert done.stderr == ""
     assert done.returncode in (0, 141)
+
+
+def test_ranks_over_mpi_that_are_ended_leave_no_files_of_states(tmp_path: Path) -> None:
+    line = f"-m minidist.infinity {TINY.replace('--steps 1', '--steps 100000')}"
+    with running(tmp_path, *mpiexec_for(2), sys.executable, *line.split()) as program:
+        held = tmp_path / "tmp"
+        assert wait_until(lambda: len([*held.glob(f"{STATES}*/*")]) > 2), program.stderr
+        program.process.terminate()
+        program.process.wait(PATIENCE)
+        assert wait_until(lambda: not [*held.glob(f"{STATES}*")]), os.listdir(held)

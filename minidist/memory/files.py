@@ -29,14 +29,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from minidist import UsageError, processes, unix
-from minidist.files import lock, make_own_folder, make_temporary_folder, on_disk, remove
+from minidist.files import STATES, lock, make_own_folder, make_temporary_folder, on_disk, remove
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
 
 BLOCK = 1 << 16  # bytes that are read or written at a time
-PREFIX = "minidist-states-"  # of folders in the system's temporary folder
 
 T = TypeVar("T")
 Moves = Sequence["Future[Array]"]  # one for each block of an array: over when all of them are
@@ -56,7 +55,7 @@ class Folder:
         """parent: the folder in which it is made; None: the system's temporary folder."""
         try:
             if parent is None:
-                self.path, held = make_temporary_folder(PREFIX)
+                self.path, held = make_temporary_folder(STATES)
             else:
                 self.path = Path(parent, f"minidist-rank{rank}")  # our own name: any files there are removed
                 make_own_folder(self.path)
@@ -76,7 +75,7 @@ class Folder:
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        processes.to_undo.append(self.remove)
+        processes.to_remove.append(self.remove)
 
     def __enter__(self) -> "Folder":
         return self

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from minidist.files import STATES
 from minidist.launch.launcher import find_mpiexec
-from minidist.memory.files import PREFIX
 from minidist.mpi import shm
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ class Job:
         new = segments() - self.before  # of other jobs, too: these have them open
         assert wait_until(lambda: not new & orphans()), f"{new & orphans()} are left in /dev/shm"
         left = os.listdir(self.folder / "tmp")
-        assert [name for name in left if not name.startswith(PREFIX)] == []  # which the next run of infinity removes
+        assert [name for name in left if not name.startswith(STATES)] == []  # which the next run of infinity removes
 
 
 def send(number: int, processes: Iterable[int]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from minidist import Stopped, UsageError
-from minidist.files import sweep
-from minidist.memory.files import BLOCK, PREFIX, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, wait
+from minidist.files import STATES, sweep
+from minidist.memory.files import BLOCK, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, wait
 from minidist.memory.link import LinkError
 from minidist.memory.pool import OutOfMemory, Pool
 
@@ -139,10 +139,10 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "minidist-rank0" / "block1.master").write_bytes(b"old")
     assert list(Folder("--disk", str(tmp_path), 0).path.glob("*")) == []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / f"{PREFIX}left").mkdir()
-    (tmp_path / f"{PREFIX}left" / "a").touch()
+    (tmp_path / f"{STATES}left").mkdir()
+    (tmp_path / f"{STATES}left" / "a").touch()
     busy = Folder("--disk", None, 0)
-    assert not (tmp_path / f"{PREFIX}left").exists()
+    assert not (tmp_path / f"{STATES}left").exists()
     again = Folder("--disk", None, 0)
     assert busy.path.exists()
     assert busy.path != again.path
@@ -155,12 +155,12 @@ def test_ranks_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkey
 
     def make_and_be_seen(prefix: str) -> str:
         path = make(prefix=prefix)
-        sweep(tmp_path, PREFIX)
+        sweep(tmp_path, STATES)
         return path
 
     monkeypatch.setattr("tempfile.mkdtemp", make_and_be_seen)
     folder = Folder("--disk", None, 0)
-    sweep(tmp_path, PREFIX)
+    sweep(tmp_path, STATES)
     assert list(tmp_path.iterdir()) == [folder.path]
 
 
