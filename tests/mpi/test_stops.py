@@ -116,7 +116,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", ["everything", pytest.param("ranks", marks=pytest.mark.slow)])
 def test_a_suspended_job_waits(who: str, tmp_path: Path) -> None:
     draw = random.Random(3)
-    with begin("zero2", tmp_path, "--steps", "150", "--timeout", "2") as job:
+    with begin("zero2", tmp_path, "--steps", "600", "--timeout", "2") as job:
         job.wait_for("step")
         processes = job.alive() if who == "everything" else list(job.ranks().values())
         send(signal.SIGSTOP, draw.sample(processes, len(processes)))
