@@ -89,8 +89,8 @@ def recomputed() -> Job:
 
 
 def checkpoints_on(t: int) -> list[Job]:
-    """ZeRO-R, on the 16 ranks of a DGX-2: what a block sends that runs again (section 8), and GB of checkpoints of 100
-    billion parameters, whole and cut (section 6.1)."""
+    """ZeRO-R, on the 16 ranks of a DGX-2: what the recomputation of a block sends (section 8), and GB of checkpoints of
+    100 billion parameters, whole and cut (section 6.1)."""
     layers, s, h = 2, 32, 32
     small = f"--steps 1 --layers {layers} --width {h} --heads {t} --context {s} --batch 1 --validate 0"
 

@@ -31,7 +31,7 @@ def begin(module: str) -> None:
 def leave(number: int = signal.SIGINT, _: Any = None) -> None:
     """Handle Ctrl-C: one line, not a traceback from the middle of an import; under mpirun, it ends the job. Without
     mpirun, also SIGTERM and SIGHUP."""
-    processes.undo(processes.to_undo, processes.to_remove)
+    processes.undo(processes.to_remove)  # the main thread is here: nothing uses them any more
     how = "interrupted" if number == signal.SIGINT else f"ended by signal {number} ({signal.Signals(number).name})"
     early_end.end_job(f"minidist: {how}", 128 + number)
 

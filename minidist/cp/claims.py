@@ -75,10 +75,8 @@ def kv_heads_of(options: Options) -> int:
 def parts_of(run: Asked, sequences: int) -> list[Part]:
     """Each rank's part of this number of sequences."""
     o, n = run.options, run.layout.cp
-    rows, sizes = (
-        chunk_sizes(sequences, run.layout.dp),
-        context.sizes(o.context, n, o.positions) if n > 1 else [o.context],
-    )
+    rows = chunk_sizes(sequences, run.layout.dp)
+    sizes = context.sizes(o.context, n, o.positions) if n > 1 else [o.context]
     heads = chunk_sizes(kv_heads_of(o) // run.layout.tp, n)
     return [
         Part(rows[share], sizes, place.context, heads) for share, place in zip(run.data_shares, run.places, strict=True)

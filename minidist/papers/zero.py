@@ -229,7 +229,7 @@ TRILLION = {  # model states of 10¹² parameters
     1024: Figure("ZeRO §1", "1T, N = 1024, model states", "16", "GB", "16Ψ/N", None, decimals(0)),
 }
 
-# Section 8, for each layer that runs again, in elements sent by each of t ranks, times t/(t-1).
+# Section 8, for each recomputed layer, in elements sent by each of t ranks, times t/(t-1).
 BLOCK = Figure("ZeRO §8", "Megatron-LM, a block", "12", "bsh", "sent·t/(t-1)", None, decimals(0))
 BLOCK_P_A = Figure("ZeRO §8", "P_a, in addition", "1", "bsh", "sent·t/(t-1)", None, decimals(0))
 

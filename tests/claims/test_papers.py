@@ -101,7 +101,7 @@ OTHERS = {  # what is counted on other ranks: a job, the line of another program
         ["operations", "parallel, all-reduces", "parallelism, a layer"],
     ),
     "all-reduce": (divided.divided_layers()[1], divided.divided_layers()[0].line, ["all-gathers", "reduce-scatters"]),
-    "nothing runs again": (
+    "nothing is recomputed": (
         divided.checkpoints_on(16)[0],
         divided.checkpoints_on(16)[0].line.replace("zero_r --tp 16 --zero 0", "tensor_parallel"),
         ["a block", "P_a"],
