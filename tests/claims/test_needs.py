@@ -134,6 +134,25 @@ def test_of_a_pipeline_what_lies_between_stages_is_not_in_it(every: int) -> None
             assert need.without == ["messages on their way"]
 
 
+@pytest.mark.parametrize("chapter", ["pipeline", "parallel3d --dp 1 --pp 2 --tp 1 --zero 0"])
+def test_in_a_cross_a_micro_batch_is_in_one_of_a_rank_s_two_chunks(chapter: str) -> None:
+    """Two are in flight on each of Chimera's two stages (its table 2), and a rank has the states of both chunks."""
+    name, *more = chapter.split()
+    line = " ".join([name, *more, "--schedule chimera -m 2 --layers 4 --width 16 --heads 4 --context 32 --batch 12"])
+    for need, found in zip(estimated(line, 2), held(line, 2), strict=True):
+        assert 2 * need.kinds["activations"] == found["activations"] > 0
+        assert all(need.kinds[kind] == found[kind] for kind in ("parameters", "gradients", "optimizer"))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_persists_is_needed_beside_a_shard(n: int) -> None:
+    line = f"zero3 {SHAPE} --persist 100"
+    for need, found in zip(estimated(line, n), held(line, n), strict=True):
+        assert need.kinds["parameters"] == found["parameters"] + found["persistent"]
+        assert found["persistent"] > 0
+        assert all(need.kinds[kind] == found[kind] for kind in ("gradients", "optimizer"))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
