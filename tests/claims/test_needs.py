@@ -144,7 +144,7 @@ def test_in_a_cross_a_micro_batch_is_in_one_of_a_rank_s_two_chunks(chapter: str)
         assert all(need.kinds[kind] == found[kind] for kind in ("parameters", "gradients", "optimizer"))
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, 5])  # five divide neither what persists nor the rest, and each has padding
 def test_what_persists_is_needed_beside_a_shard(n: int) -> None:
     line = f"zero3 {SHAPE} --persist 100"
     for need, found in zip(estimated(line, n), held(line, n), strict=True):
