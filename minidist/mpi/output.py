@@ -86,6 +86,7 @@ def guard() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (open until the end)
         elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # not captured
             settings = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
+            stream.reconfigure(write_through=True)  # a debugger has it still, and writes into the same buffer
             setattr(sys, name, Output(stream.buffer, errors=STAND_IN, **settings))
 
 

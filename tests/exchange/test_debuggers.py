@@ -26,7 +26,8 @@ TOLD = "the rank that Comm knows: "
 
 
 def pdb(program: list[str], *commands: str) -> str:
-    """What is said in a session with these commands."""
+    """What is said in a session with these commands, to a pipe: nothing may stay in a buffer."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, *program],
         cwd=ROOT,
@@ -34,7 +35,7 @@ def pdb(program: list[str], *commands: str) -> str:
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"NO_COLOR": "1", "PYTHONPATH": str(ROOT)},
+        env=buffered | {"NO_COLOR": "1", "PYTHONPATH": str(ROOT)},
     )
     assert done.stderr == ""
     return done.stdout
