@@ -33,9 +33,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import command, contents
+from minidist import contents
 from minidist.cli.progress import Progress
-from minidist.data import Corpus
+from minidist.command import Job
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.optim import clipping_factor
@@ -72,14 +72,14 @@ class Worker:
         self.cable, self.log = Cable(), WorkerLog()
         self.requests = Requests(engine.number, plan, mailbox, self.cable, self.log)
 
-    def train(self, corpus: Corpus, serve: Serve, progress: Progress) -> None:
+    def train(self, job: Job, serve: Serve, progress: Progress) -> None:
         """Run all iterations of this worker. serve: handles messages until a condition holds."""
         if self.plan.iterations:  # otherwise there is nothing to push or to ask for
             self.requests.send(self.questions())
         while self.clock < self.plan.iterations:
             self.requests.wait(serve)  # for weights
             begin = time.perf_counter()
-            for loss, seconds in self.engine.compute(corpus):  # on this worker's rows (ps/engines.py)
+            for loss, seconds in self.engine.compute(job):  # on this worker's rows (ps/engines.py)
                 self.cable.now += seconds
                 self.log.step(loss, seconds, self.cable.now)
             pushes = [self.push(i) for i in range(len(self.plan.ranges))]
@@ -198,7 +198,7 @@ class Server:
         norm = self.norms.whole(clock, self.sums, self.cable)
         if norm is None:
             return False
-        scale = clipping_factor(norm, self.settings.clip * self.plan.options.local_steps)
+        scale = clipping_factor(norm, self.settings.clip * self.plan.own.local_steps)
         values = np.concatenate([self.sums[i] for i in self.ranges])
         self.sums, self.heard = {}, set()
         self.commit(Update(shard=self.shard, range=ALL, worker=ALL, clock=clock, share=1.0, scale=scale, values=values))
@@ -217,7 +217,7 @@ class Server:
         self.order.append((update.range, update.worker, update.clock))
         n = len(self.plan.workers)
         workers = range(n) if update.worker == ALL else [update.worker]
-        lr = self.settings.learning_rate(self.plan.first_update + update.clock * self.plan.options.local_steps)
+        lr = self.settings.learning_rate(self.plan.first_update + update.clock * self.plan.own.local_steps)
         begin = 0
         for i in list(self.ranges) if update.range == ALL else [update.range]:
             each, (weights, *moments) = self.ranges[i], self.state[i]
@@ -278,7 +278,7 @@ class Server:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> TrainedRun | None:
+def train_once(comm: Comm, job: Job, plan: Plan, start: list[Array]) -> TrainedRun | None:
     """Train from start to end; returns, on rank 0, everything that the ranks recorded. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot get in here
     comm.ledger.reset()
@@ -289,10 +289,10 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     if comm.rank in plan.workers:
         worker = Worker(Gradients(job.units, job.settings, plan, plan.workers.index(comm.rank)), plan, mailbox)
     node = Node(plan, mailbox, servers, worker)
-    shown = comm.rank == 0 and plan.options.json != "-"
-    progress = Progress(plan.options.steps, shown, label=f"{plan.name}, loss of rank 0: step")
+    shown = comm.rank == 0 and not job.files.quiet
+    progress = Progress(plan.steps, shown, label=f"{plan.name}, loss of rank 0: step")
     if worker:
-        worker.train(job.corpus, node.serve, progress)
+        worker.train(job, node.serve, progress)
     node.serve(lambda: node.done == len(plan.workers))  # others may still need this rank's server
     mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()

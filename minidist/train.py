@@ -15,12 +15,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from minidist import checkpoint, contents, data
+from minidist import checkpoint, contents
 from minidist.cli.progress import Progress
-from minidist.command import Job, Options, about
+from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.memory import plot
 from minidist.nn.layers import micro_batches
+from minidist.nn.sample import generate
 from minidist.nn.tensor import Array
 
 
@@ -53,19 +54,19 @@ class History:
 
 def train(job: Job, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
-    engine, options = driver.engine, job.options
-    drawn = (engine.steps + options.steps) // 2 if options.memory_plot else None  # amid all schedules
+    engine, files, steps = driver.engine, job.files, job.training.steps
+    drawn = (engine.steps + steps) // 2 if files.memory_plot else None  # amid all schedules
     history = History([], [])
-    progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
+    progress = Progress(steps, shown=comm.rank == 0 and not files.quiet)
     try:
-        for step in range(engine.steps, options.steps):
+        for step in range(engine.steps, steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
             engine.passed.clear()
             for link in engine.links:
                 link.reset()
             with plot.recorded(engine.pools) if step == drawn else nullcontext(history.held) as history.held:
-                loss = train_step(driver, job.corpus, options, step)
+                loss = train_step(driver, job, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step sends any
@@ -76,25 +77,31 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
             if comm.rank == 0:
                 history.losses.append(sum(parts))
                 progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
-            if options.save_every and (step + 1) % options.save_every == 0 and step + 1 < options.steps:
-                checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
+            if files.save and files.save_every and (step + 1) % files.save_every == 0 and step + 1 < steps:
+                checkpoint.save(files.save, engine, comm, about(job, comm.size), files.keep)
         engine.settle()
     finally:
         progress.close()
     return history
 
 
-def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int) -> float:
+def train_step(driver: Driver, job: Job, step: int) -> float:
     """Run one step over its global batch; returns this rank's part of the loss."""
-    return driver.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
+    return driver.train_batch(*job.batch(step))
 
 
-def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
+def validate(driver: Driver, job: Job) -> float:
     """This rank's part of the mean loss over a fixed part of the validation text; NaN with --validate 0."""
-    if options.validate == 0:
+    if not (batches := job.training.validate):
         return math.nan
-    x, y = corpus.validation_batch(options.validate * options.batch, options.context)
-    return sum(driver.evaluate(*part) for part in micro_batches(x, y, options.validate)) / options.validate
+    x, y = job.corpus.validation_batch(batches * job.training.batch, job.model.context)
+    return sum(driver.evaluate(*part) for part in micro_batches(x, y, batches)) / batches
+
+
+def print_sample(job: Job, weights: dict[str, Any]) -> None:
+    """Print what a model with these weights writes."""
+    tokens = generate(job.declared(), weights, job.files.sample, job.model.context, job.training.seed)
+    print("\nThe model writes:\n" + job.corpus.decode(tokens))
 
 
 def step_times(milliseconds: list[float]) -> dict[str, float]:

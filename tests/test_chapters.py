@@ -478,20 +478,20 @@ EVERYTHING = {("ZeRO §7", "all that is sent"), ("ZeRO §7", "all that arrives")
 WRONG = {
     "a formula that forgets the reduce-scatter": (
         """
-        from dataclasses import replace
         from minidist.programs.chapter import find, start
         from minidist import zero1
         from minidist.papers import zero
         right = zero.volume
         zero.volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
-        start(replace(find("zero1"), make=lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm)))
+        chapter = find("zero1")
+        chapter.make = lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm)
+        start(chapter)
         """,
         {("ZeRO §7", "reduce-scatter gradients"), *EVERYTHING},
     ),
     "one byte too many from one rank": (
         """
         import numpy as np
-        from dataclasses import replace
         from minidist.programs.chapter import find, start
         from minidist import zero2
         class Stray(zero2.ZeRO2):
@@ -502,20 +502,23 @@ WRONG = {
                         self.comm.send(np.zeros(1, np.int8), 0)
                     elif self.comm.rank == 0:
                         self.comm.recv(np.zeros(1, np.int8), 1)
-        start(replace(find("zero2"), make=lambda job, comm: Stray(job.units, job.settings, comm)))
+        chapter = find("zero2")
+        chapter.make = lambda job, comm: Stray(job.units, job.settings, comm)
+        start(chapter)
         """,
         {("ZeRO §7", "all-gather parameters"), *EVERYTHING},
     ),
     "a stage 3 that releases nothing after the forward": (
         """
-        from dataclasses import replace
         from minidist.programs.chapter import find, start
         from minidist import zero3
         class Hoarder(zero3.ZeRO3):
             def forget(self, flat):
                 if self.direction == "backward":
                     super().forget(flat)
-        start(replace(find("zero3"), make=lambda job, comm: Hoarder(job.units, job.settings, comm)))
+        chapter = find("zero3")
+        chapter.make = lambda job, comm: Hoarder(job.units, job.settings, comm)
+        start(chapter)
         """,
         {
             ("FSDP §3.2.1", "peak gathered"),
@@ -526,14 +529,15 @@ WRONG = {
     "a stage 2 that keeps whole gradients": (
         """
         import numpy as np
-        from dataclasses import replace
         from minidist.programs.chapter import find, start
         from minidist import zero2
         class Whole(zero2.ZeRO2):
             def allocate(self, flat, start):
                 super().allocate(flat, start)
                 flat.grad = np.zeros(flat.padded, flat.param.dtype)[self.piece(flat)]
-        start(replace(find("zero2"), make=lambda job, comm: Whole(job.units, job.settings, comm)))
+        chapter = find("zero2")
+        chapter.make = lambda job, comm: Whole(job.units, job.settings, comm)
+        start(chapter)
         """,
         {("ZeRO §5.2", "gradients"), ("ZeRO Fig. 1", "together")},
     ),

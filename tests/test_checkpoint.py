@@ -23,6 +23,7 @@ from minidist.checkpoints import manifest
 from minidist.launch import launcher
 from minidist.launch.launcher import find_mpiexec
 from minidist.nn.precision import LossScale
+from minidist.programs.chapter import find
 from ranks import launch
 
 ROOT = Path(__file__).parent.parent
@@ -316,7 +317,7 @@ def test_one_precision_goes_on_in_another(folder: Path) -> None:
 def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folder: Path) -> None:
     """At a scale at which every step overflows nothing is updated; a step that was not finished sends less."""
     saved(folder)
-    job = command.prepare(command.parser("", "train"), [*GPT.split(), "--steps", "3"], 1)
+    job = find("train").job([*GPT.split(), "--steps", "3"], 1)
     engine = train.Engine(job.units, job.settings)
     checkpoint.load("mixed/step000003", engine)
     vars(engine.loss_scale).update(scale=2.0**60, forgiven_left=0)
@@ -341,7 +342,7 @@ def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folde
 def test_a_run_with_a_skipped_step_goes_on_to_the_same_bit(folder: Path) -> None:
     """A step that overflows makes no update: Adam's corrections go by updates, batches and masks by steps."""
     line = f"{GPT} --precision mixed --steps"
-    job = command.prepare(command.parser("", "train"), f"{line} 0".split(), 1)
+    job = find("train").job(f"{line} 0".split(), 1)
     engine = train.Engine(job.units, job.settings)
     engine.loss_scale = LossScale(2.0**30)
     checkpoint.save("large-scale", engine, train.Alone(), command.about(job, 1))

@@ -17,6 +17,7 @@ from minidist.memory.pool import Pool
 from minidist.mr.disk import Disk
 from minidist.mr.jobs import WordCount
 from minidist.mr.plan import Plan
+from minidist.programs.chapter import find
 
 ROOT = Path(__file__).parents[1]
 
@@ -112,7 +113,7 @@ def test_a_checkpoint_is_made_in_a_private_folder_and_read_by_others(
 ) -> None:
     (shared.parent / "text").write_text("no more and no less " * 50)
     small = f"--layers 1 --width 8 --heads 2 --context 8 --batch 2 --steps 0 --data {shared.parent}/text"
-    job = command.prepare(command.parser("", "train"), small.split(), 1)
+    job = find("train").job(small.split(), 1)
     modes: list[int] = []
     rename: Callable[[str, str], None] = os.rename
 

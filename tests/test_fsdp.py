@@ -13,7 +13,7 @@ import pytest
 from jobs import engines
 from jobs import fsdp as jobs
 from minidist import UsageError
-from minidist.engine import Engine
+from minidist.engine import Engine, Settings
 from minidist.mpi.clock import Clock
 from minidist.papers import fsdp as paper
 from ranks import launch
@@ -418,9 +418,9 @@ def test_losses_are_the_same(found: dict[str, Any]) -> None:
 )
 def test_what_does_not_go_together(ranks: int, words: str, accumulate: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        jobs.options_of(words, accumulate, ranks)
+        jobs.job_of(words, [], Settings(accumulate=accumulate), ranks)
 
 
 @pytest.mark.parametrize(("ranks", "shard"), [(1, 1), (2, 1), (3, 3), (4, 2), (8, 4)])
 def test_hosts_are_two_if_that_is_possible(ranks: int, shard: int) -> None:
-    assert jobs.options_of("hybrid_shard", 1, ranks)[1].shard == shard
+    assert jobs.job_of("hybrid_shard", [], Settings(), ranks).layout.shard == shard

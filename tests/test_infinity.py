@@ -264,17 +264,18 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
 
 
 ON_ONE_RANK = """
-from dataclasses import replace
 from minidist.programs.chapter import find, start
 
 chapter = find("infinity")
+made_right = chapter.make
 
 def make(job, comm):
     if comm.rank == 2:
-        job.settings.{memory} = job.options.{option} = {nbytes}
-    return chapter.make(job, comm)
+        job.settings.{memory} = {nbytes}
+    return made_right(job, comm)
 
-start(replace(chapter, make=make))
+chapter.make = make
+start(chapter)
 """
 
 
@@ -380,13 +381,12 @@ def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch
 
 
 def test_what_files_hold_need_not_fit_into_memory() -> None:
-    made = find("infinity").parser()
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     width = 64 * int(np.sqrt(present / 12 / 12) / 64)  # about so many parameters: a twelfth of the bytes that there are
     line = f"--layers 1 --heads 1 --width {width} --context 8 --batch 1"
-    assert command.prepare(made, line.split(), 1, states=2).options.width == width
+    assert find("infinity").job(line.split(), 1).model.width == width
     with pytest.raises(UsageError, match=r"need at least .* GB on this machine"):
-        command.prepare(made, line.split(), 1)
+        find("train").job(line.split(), 1)
 
 
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
@@ -439,16 +439,17 @@ def test_more_files_than_a_process_may_open_are_refused(tmp_path: Path, monkeypa
 
 FULL = """
 import resource
-from dataclasses import replace
 from minidist.programs.chapter import find, start
 
 chapter = find("infinity")
+made_right = chapter.make
 
 def make(job, comm):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # of a file, as a disk that has no more room
-    return chapter.make(job, comm)
+    return made_right(job, comm)
 
-start(replace(chapter, make=make))
+chapter.make = make
+start(chapter)
 """
 
 

@@ -18,6 +18,7 @@ from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, command, train
 from minidist.engine import Engine
 from minidist.parameter_server import Server
+from minidist.programs.chapter import find
 from minidist.ps.consistent_hash import segments
 from minidist.ps.messages import Answer, Copied, Mailbox, Pull, Push, Update
 from minidist.ps.simulated_time import step_seconds
@@ -103,9 +104,9 @@ def of(options: str) -> dict[str, Any]:
 
 def alone(arguments: list[str]) -> tuple[command.Job, Engine]:
     """The serial engine with those of the options that it knows."""
-    known = {option for action in command.parser("", "train")._actions for option in action.option_strings}
+    known = {option for action in find("train").parser()._actions for option in action.option_strings}
     options = [argument for argument in arguments if argument.split("=")[0] in known]
-    job = command.prepare(command.parser("", "train"), options, ranks=1)
+    job = find("train").job(options, ranks=1)
     return job, Engine(job.units, job.settings)
 
 
@@ -123,7 +124,7 @@ def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, n
 @cache
 def serial(arguments: tuple[str, ...]) -> tuple[list[float], dict[str, np.ndarray]]:
     job, engine = alone(list(arguments))
-    losses = [train.train_step(engine, job.corpus, job.options, step) for step in range(job.options.steps)]
+    losses = [train.train_step(engine, job, step) for step in range(job.options.steps)]
     return losses, weights_of(engine)
 
 
@@ -457,7 +458,7 @@ def test_save_and_go_on(tmp_path: Any) -> None:
         "jobs.parameter_server:chapter", 3, [*options, *schedule, f"--load={path}"], report
     ).values
     job, engine = alone([*options, *schedule])
-    losses = [train.train_step(engine, job.corpus, job.options, step) for step in range(5)]
+    losses = [train.train_step(engine, job, step) for step in range(5)]
     assert status == 0
     np.testing.assert_allclose([*begun["loss"], *ended["loss"]], losses, rtol=1e-12)
     x, y = job.corpus.validation_batch(72, 8)

@@ -73,7 +73,7 @@ def test_validation_is_the_mean_over_its_sequences() -> None:
     job = find("train").job(f"{SMALL} --precision fp64 --validate 3".split(), 1)
     engine = find("train").make(job, train.Alone())
     together = engine.evaluate(*job.corpus.validation_batch(3 * 8, 8))
-    assert train.validate(engine, job.corpus, job.options) == pytest.approx(together, rel=1e-12)
+    assert train.validate(engine, job) == pytest.approx(together, rel=1e-12)
 
 
 def test_ranks_of_one_process_share_the_text() -> None:

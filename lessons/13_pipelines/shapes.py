@@ -3,11 +3,10 @@
 In a V a stage has two chunks, each half as large as a stage, so that each takes half as long and holds half as much.
 """
 
-from argparse import Namespace
 from functools import cache
 
 from minidist.pp.best import Tried, try_all
-from minidist.pp.draw import timelines_of
+from minidist.pp.draw import Sizes, timelines_of
 from minidist.pp.schedules import SCHEDULES
 
 Span = tuple[str, int, float, float, int]  # (letter, micro-batch, start, end, chunk)
@@ -18,14 +17,9 @@ def size_of_chunk(name: str) -> float:
     return 1 / SCHEDULES[name].chunks
 
 
-def options(costs: tuple[float, ...] = ()) -> Namespace:
-    """As of `python -m minidist.pipeline --draw`."""
-    return Namespace(chunks=None, contiguous=None, costs=costs)
-
-
 def spans_of(name: str, p: int, m: int) -> list[list[Span]]:
     """What each stage does when. A forward that overlaps with a backward is drawn as one after the other."""
-    timelines, v = timelines_of(name, p, m, options())
+    timelines, v = timelines_of(name, Sizes(p, m))
     found = []
     for timeline in timelines:
         spans: list[Span] = []
@@ -44,7 +38,7 @@ def spans_of(name: str, p: int, m: int) -> list[list[Span]]:
 @cache
 def tried(p: int, m: int, costs: tuple[float, ...]) -> list[Tried]:
     """Every schedule with a flush, the fastest first."""
-    return try_all(p, m, options(costs))[0]
+    return try_all(Sizes(p, m, costs=costs))[0]
 
 
 def fastest(p: int, m: int, held: float, costs: tuple[float, ...]) -> Tried | None:

@@ -1,6 +1,5 @@
 """What collectives must return and may send, next to what they returned and sent."""
 
-import argparse
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -52,13 +51,12 @@ def rows_of(n: int, x: Array) -> Array:
     return x[..., : x.shape[-1] // n * n].reshape(*x.shape[:-1], n, -1)
 
 
-def compare(comm: Comm, options: argparse.Namespace, collectives: dict[str, Collective]) -> int:
-    """Run collectives once on `--size` float32, all or those that --only names, and check each one's result against
-    the truth and its traffic against the formula; the exit status."""
-    inputs = draw_inputs(comm.size, options.size)
+def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str | None) -> int:
+    """Run collectives once on this many float32, and check each one's result against the truth and its traffic against
+    the formula; the exit status. json: the report for machines."""
+    inputs = draw_inputs(comm.size, size)
     claims = []
-    for name in dict.fromkeys(options.only or collectives):
-        collective, truth, formula, figure = collectives[name]
+    for name, (collective, truth, formula, figure) in collectives.items():
         comm.ledger.reset()
         begun = comm.ledger.waits
         result = collective(comm, inputs.x[comm.rank])
@@ -66,7 +64,7 @@ def compare(comm: Comm, options: argparse.Namespace, collectives: dict[str, Coll
         wrong = int((result != truth(inputs, comm.rank)).sum())
         counted = comm.all_gather_object((wrong, calls, nbytes))
         wrongs, steps, sent = zip(*counted, strict=True)
-        cost = formula(options.size, comm.size)
+        cost = formula(size, comm.size)
         promised = [elements * result.itemsize for elements in cost.sent]
         folded = "+S" if "p" in figure and comm.size & (comm.size - 1) else ""
         claims += [
@@ -78,8 +76,8 @@ def compare(comm: Comm, options: argparse.Namespace, collectives: dict[str, Coll
             Claim(name, "sent in all", "", sum(promised), sum(sent), "bytes"),
         ]
     if comm.rank == 0:
-        if options.json != "-":
-            print_collectives(claims, options.size, comm.size)
-        if options.json:
-            write_json(options.json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
+        if json != "-":
+            print_collectives(claims, size, comm.size)
+        if json:
+            write_json(json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
     return 0 if all(claim.holds for claim in claims) else 1

@@ -17,7 +17,7 @@ from minidist.papers import chen, context, zero
 from minidist.papers.collectives import chunk_sizes
 
 if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
-    from minidist.command import Options
+    from argparse import Namespace as Options
 
 SCHEMES = ("ring", "all-gather", "ulysses")
 POSITIONS = ("zigzag", "striped", "contiguous")

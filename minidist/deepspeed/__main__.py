@@ -11,11 +11,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from minidist import command
+from minidist.cli.fields import all_fields, dest_of, fill, operand, parse
 from minidist.cli.options import Parser, path_name
-from minidist.deepspeed import accelerate, agree
+from minidist.cli.shared import Line, fill_shared
+from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.explain import wrapped
@@ -41,32 +44,42 @@ class Prepared(NamedTuple):
 
 def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     """Read, plan and check. Raises UsageError for what cannot work."""
-    made = with_file(command.parser(__doc__ or "", "deepspeed"))
-    options = made.parse_args(arguments)
-    translated, _ = accelerate.load(options.config, ranks)
-    given = agree.typed(made, arguments)
+    parsed = parse(parser(), arguments)
+    line, given = Line.of(parsed, ConfigurationFile), parsed.given
+    translated, _ = accelerate.load(line.own.config, ranks)
+    training, model = line.training, line.model
     if translated.recompute and "recompute" not in given:
-        options.recompute = translated.recompute
-    plan = planning.make(translated.config, ranks, options, given, shard=translated.shard, fsdp=translated.fsdp)
+        training = replace(training, recompute=translated.recompute)
+    sizes = {"width": model.width, "layers": model.layers, "shard": translated.shard}
+    plan = planning.make(translated.config, ranks, training, given, **sizes, fsdp=translated.fsdp)
     plan.notes += translated.notes
     words = plan.arguments()
     chapter = find(plan.chapter)
-    job = chapter.prepare(with_file(chapter.parser()), [*arguments, *words], ranks, optimizer=plan.optimizer)
+    made = chapter.parser()
+    fill(made, ConfigurationFile)
+    job = chapter.job([*arguments, *words], ranks, made=made, optimizer=plan.optimizer)
     if not plan.optimizer.moments:
-        job.options.optimizer = "plain sgd"  # claims then expect no optimizer state
+        job.training = replace(job.training, optimizer="plain sgd")  # claims then expect no optimizer state
     if plan.schedule:
         job.settings.learning_rate = plan.schedule
-    for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
-        value = getattr(options, name)
-        words.append(f"--{'no-' * (value is False)}{name.replace('_', '-')}")
-        words += [] if isinstance(value, bool) else [str(value)]
+    for each, value in (pair for concern in (model, training, line.files) for pair in all_fields(concern)):
+        if (name := dest_of(each)) in given and name not in plan.said():
+            words.append(f"--{'no-' * (value is False)}{name.replace('_', '-')}")
+            words += [] if isinstance(value, bool) else [str(value)]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
     return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
 
-def with_file(made: Parser) -> Parser:
-    """Add the configuration's file to a command line."""
-    made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationFile:
+    config: str = operand("FILE", "ds_config.json, or Accelerate's .yaml", path_name)
+
+
+def parser() -> Parser:
+    """The options that every chapter shares, and the file."""
+    made = Parser("deepspeed", __doc__ or "")
+    fill_shared(made)
+    fill(made, ConfigurationFile)
     return made
 
 
@@ -99,7 +112,7 @@ def main(comm: Comm, prepared: Prepared) -> int:
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
     with stage.folder if isinstance(stage, Infinity) else nullcontext():
-        return train_and_report(job, driver, comm, chapter.claims, chapter.closing)
+        return train_and_report(chapter, job, driver, comm)
 
 
 if __name__ == "__main__":

@@ -3,27 +3,14 @@
 The options fill "auto" and what the file leaves open, as TrainingArguments do in the Hugging Face Trainer.
 """
 
-from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from minidist import UsageError, command
-from minidist.cli.options import Parser
+from minidist import UsageError
+from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed.config import Config
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
-
-def defaults() -> Namespace:
-    """The defaults of the options that every chapter shares."""
-    return command.parser("", "train").parse_args([])
-
-
-def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
-    """The options that the user has typed, even with their default values."""
-    untouched = object()
-    blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
-    return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
 
 
 def conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
@@ -31,7 +18,7 @@ def conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
     return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave out --{option}')
 
 
-def agreed(config: Config, path: str, option: str, options: Namespace, given: Collection[str]) -> Any:
+def agreed(config: Config, path: str, option: str, options: TrainingOptions, given: Collection[str]) -> Any:
     """What the configuration says, or else the option that was given, or else DeepSpeed's default."""
     value, typed = config[path], getattr(options, option)
     if option in given:
@@ -41,7 +28,7 @@ def agreed(config: Config, path: str, option: str, options: Namespace, given: Co
     return value
 
 
-def batch_of(config: Config, ranks: int, options: Namespace, given: Collection[str]) -> tuple[int, int, int]:
+def batch_of(config: Config, ranks: int, options: TrainingOptions, given: Collection[str]) -> tuple[int, int, int]:
     """train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps."""
     stated = [config.stated.get(path) for path in BATCH]
     batch, micro, accumulate = (
@@ -93,7 +80,7 @@ def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ra
     return batch, micro, accumulate
 
 
-def precision_of(config: Config, options: Namespace, given: Collection[str]) -> str:
+def precision_of(config: Config, options: TrainingOptions, given: Collection[str]) -> str:
     """mixed (fp16), bf16, fp32 or fp64. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
     fp16, bf16 = (config.stated.get(path) for path in ("fp16.enabled", "bf16.enabled"))
     typed = "precision" in given
@@ -115,7 +102,7 @@ def precision_of(config: Config, options: Namespace, given: Collection[str]) -> 
     return wanted if typed else "fp32"
 
 
-def recompute_of(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
+def recompute_of(config: Config, options: TrainingOptions, given: Collection[str], layers: int) -> str:
     """The policy of recomputation. A configuration that sets a key of activation checkpointing switches it on: the
     input of each block is kept, as in models that call deepspeed.checkpointing.checkpoint, or, with number_checkpoints,
     the inputs of that many blocks."""

@@ -10,14 +10,16 @@ next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 
 import shlex
 import textwrap
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError, command
+from minidist.cli.fields import fill, first_given, operand, option, parse
 from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
-from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
-from minidist.deepspeed import accelerate, agree
+from minidist.cli.options import at_least, memory_size, path_name, tool
+from minidist.cli.shared import TrainingOptions, recomputation
+from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.config import shown_path
 from minidist.deepspeed.plan import Plan
@@ -39,38 +41,31 @@ SENT = {
 }
 
 
-def parser() -> Parser:
-    made = tool("explain", __doc__)
-    made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
-    add = made.add_argument
-    what = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
-    add("--model", type=path_name, metavar="NAME", help=what)
-    add(
-        "--parameters",
-        type=parameter_count,
-        metavar="N",
-        help="instead of a model, a number alone, such as 7.5e9",
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    config: str = operand("FILE", "ds_config.json, or Accelerate's .yaml", path_name)
+    model: str | None = option(
+        None,
+        path_name,
+        "NAME",
+        f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2",
     )
-    add("--sequence", type=at_least(1, at_most=10**9), metavar="N", help="tokens; default: the model's positions")
-    add("--device-memory", type=memory_size, metavar="SIZE", help="of a GPU, such as 80GB: does it fit?")
-    add("--ranks", type=at_least(1, at_most=10**7), metavar="N", help="default: what the file says, or 8")
-    add("--ranks-per-host", type=at_least(1), metavar="G", help="default: 8, or all")
-    made.alias("--ranks-per-node", "--ranks-per-host")
-    add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help='sequences in a step, for "auto"')
-    add("--accumulate", type=at_least(1), metavar="N", default=1, help='micro-batches in a step, for "auto"')
-    add(
-        "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
-    )
-    add("--recompute", type=command.recomputation, metavar="WHAT", default="none", help="as in every chapter")
-    return made
+    parameters: int | None = option(None, parameter_count, "N", "instead of a model, a number alone, such as 7.5e9")
+    sequence: int | None = option(None, at_least(1, at_most=10**9), "N", "tokens; default: the model's positions")
+    device_memory: int | None = option(None, memory_size, "SIZE", "of a GPU, such as 80GB: does it fit?")
+    ranks: int | None = option(None, at_least(1, at_most=10**7), "N", "default: what the file says, or 8")
+    ranks_per_host: int | None = option(None, at_least(1), "G", "default: 8, or all", also="--ranks-per-node")
+    batch: int = option(16, at_least(1, at_most=10**9), "N", 'sequences in a step, for "auto"')
+    accumulate: int = option(1, at_least(1), "N", 'micro-batches in a step, for "auto"')
+    precision: str = option("mixed", None, "NAME", 'for "auto": mixed (fp16), bf16, fp32, fp64', choices=NAMES)
+    recompute: str = option("none", recomputation, "WHAT", "as in every chapter")
 
 
-def asked_model(options: Namespace) -> tuple[Model | Count, str]:
+def asked_model(options: ExplainOptions) -> tuple[Model | Count, str]:
     """The model, and what to call it. Raises UsageError for options that do not go together."""
     if options.parameters:
-        for name in ("model", "sequence"):
-            if vars(options)[name]:
-                raise UsageError(f"--parameters is all that is known of a model: leave out --{name}")
+        if also := first_given(options, "model", "sequence"):
+            raise UsageError(f"--parameters is all that is known of a model: leave out {also}")
         return Count(options.parameters), "a model"
     name = options.model or "gpt2"
     model = model_of(name)
@@ -81,21 +76,23 @@ def asked_model(options: Namespace) -> tuple[Model | Count, str]:
 
 def explain(arguments: Sequence[str]) -> str:
     """The explanation as text. Raises UsageError for a file that cannot be read or planned."""
-    made = parser()
-    options = made.parse_args(arguments)
-    given = agree.typed(made, arguments)
+    made = tool("explain", __doc__)
+    fill(made, ExplainOptions)
+    parsed = parse(made, arguments)
+    options, given, recompute = parsed.of(ExplainOptions), parsed.given, parsed.of(ExplainOptions).recompute
     translated, n = accelerate.load(options.config, options.ranks)
     if options.ranks is None and n == 1:
         n = 8
     if translated.recompute and "recompute" not in given:
-        options.recompute = translated.recompute
+        recompute = translated.recompute
     if "model_type" in translated.config:
         raise UsageError(f"{options.config} is a model's configuration: give it with --model, after that of DeepSpeed")
     model, name = asked_model(options)
     s = options.sequence
     if not isinstance(model, Count):
-        command.check_interval(options.recompute, model.layers)
-    shared = Namespace(**{**vars(agree.defaults()), **vars(options), "device_memory": None})
+        command.check_interval(recompute, model.layers)
+    batch, accumulate, precision = options.batch, options.accumulate, options.precision
+    shared = TrainingOptions(batch=batch, accumulate=accumulate, precision=precision, recompute=recompute)
     plan = planning.make(
         translated.config,
         n,

@@ -1,12 +1,12 @@
 """From a configuration to a run: which chapter, with what settings, and how a command line would say it."""
 
-from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from minidist import UsageError, how_to_install
-from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
+from minidist.cli.shared import ModelOptions, TrainingOptions
+from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.scales import EagerLossScale, FixedLossScale, ForgivingLossScale
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
@@ -81,7 +81,7 @@ class Plan:
 
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
-        usual = defaults()
+        usual = TrainingOptions()
         words = list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r") else []
         if self.chapter == "zero_r":
@@ -116,7 +116,7 @@ class Plan:
 def make(
     config: dict[str, Any],
     ranks: int,
-    options: Namespace | None = None,
+    options: TrainingOptions | None = None,
     given: Collection[str] = (),
     width: int | None = None,
     shard: int | None = None,
@@ -129,8 +129,8 @@ def make(
     given: the options that the user has typed. They must not contradict the configuration. width and layers are the
     model's, h and L. shard: ranks per host in hybrid sharding. fsdp: options of the chapter of that name.
     """
-    options = options or defaults()
-    h = width or options.width
+    options = options or TrainingOptions()
+    h = width or ModelOptions().width
     checked = check(config, auto={
         **{path: options.batch for path in BATCH},  # only a place holder: `batch_of` fills them
         "fp16.enabled": False,  # likewise: `precision_of`
@@ -158,7 +158,7 @@ def make(
         accumulate=accumulate,
         precision=precision_of(checked, options, given),
         clip=agreed(checked, "gradient_clipping", "clip", options, given),
-        recompute=recompute_of(checked, options, given, layers or options.layers),
+        recompute=recompute_of(checked, options, given, layers or ModelOptions().layers),
         optimizer=_optimizer(checked, options, given),
         lr=options.lr,
         schedule=None,
@@ -275,7 +275,7 @@ def _bucket_size(config: Config, plan: Plan) -> int | None:
     return int(config[path])
 
 
-def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:
+def _optimizer(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:
     """The configuration's optimizer, or the one that the options describe."""
     name = config["optimizer.type"]
     if name is None:

@@ -18,7 +18,7 @@ from minidist.pp.shaped import stage_parts
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 
 if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
-    from minidist.command import Job, Options
+    from minidist.command import Job
     from minidist.mpi.comm import Comm
 
 
@@ -293,9 +293,9 @@ def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     return sent
 
 
-def print_drained(options: Options) -> None:
+def print_drained(save_every: int | None) -> None:
     """Print why there are no claims."""
-    print(f"\nTo be saved, the pipeline was drained after every {options.save_every} steps.")
+    print(f"\nTo be saved, the pipeline was drained after every {save_every} steps.")
     print("The papers' claims are about a stream that is not interrupted: none was checked.")
 
 

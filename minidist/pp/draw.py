@@ -1,10 +1,9 @@
 """--draw: the timelines of schedules, from one process and without MPI."""
 
-import argparse
 import io
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidist import UsageError
 from minidist.cli.paths import check_writable, write_json
@@ -24,23 +23,39 @@ NOTES = {
 }
 
 
+class Sizes(NamedTuple):
+    """What is drawn: stages, micro-batches, and where a schedule leaves it open, chunks and Llama 3's turns. costs:
+    times of F, B and W; of a message; of an overlapping pair."""
+
+    p: int
+    m: int
+    chunks: int | None = None
+    contiguous: int | None = None
+    costs: tuple[float, ...] = ()
+
+    def check(self) -> None:
+        """Raise UsageError if they are too many to show."""
+        if self.p > 100 or self.p * self.m * (self.chunks or 1) > MOST_DRAWN:
+            raise UsageError(f"{self.p} stages and {self.m} micro-batches are more than can be drawn: use fewer")
+
+
 def heading(name: str, v: int) -> str:
     """The line above a schedule's picture."""
     return f"{name}  {SCHEDULES[name].paper}{NOTES[v > 1, SCHEDULES[name].shape]}"
 
 
-def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tuple[list[Timeline], int]:
+def timelines_of(name: str, sizes: Sizes) -> tuple[list[Timeline], int]:
     """What p workers do with m micro-batches, by the clock, and the number of chunks of a stage. Raises UsageError if
     the schedule does not allow p and m."""
-    at, schedule = places_of(name, p, m, options), SCHEDULES[name]
+    at, schedule = places_of(name, sizes), SCHEDULES[name]
     v = chunks_at(at[0])
-    return simulate([(place, schedule.instructions(place)) for place in at], *costs_of(options, v)), v
+    return simulate([(place, schedule.instructions(place)) for place in at], *costs_of(sizes.costs, v)), v
 
 
-def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Place]:
+def places_of(name: str, sizes: Sizes) -> list[Place]:
     """The places of all workers. Raises UsageError if the schedule does not allow p and m."""
-    schedule, asked = SCHEDULES[name], options.chunks if SCHEDULES[name].any_chunks else None
-    v = chunks_of(name, asked)
+    schedule, (p, m, *_) = SCHEDULES[name], sizes
+    v = chunks_of(name, sizes.chunks if schedule.any_chunks else None)
     if p % schedule.stages_in:
         raise UsageError(f"{name} needs an even number of stages, not {p}: use -p {p + 1}")
     multiple, least = schedule.micro_batches_in(p), schedule.at_least(p)
@@ -48,7 +63,7 @@ def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Pl
         good = -(-max(m, least) // multiple) * multiple
         needs = f"a multiple of {multiple}" if m % multiple else f"at least {least}"
         raise UsageError(f"{name} needs {needs} for -m, not {m}: use -m {good}")
-    contiguous = contiguous_of(name, p, m, options.contiguous if name == "llama3" else None)
+    contiguous = contiguous_of(name, p, m, sizes.contiguous if name == "llama3" else None)
     # Without a flush, enough for more than one screen: PipeDream updates after each micro-batch, 2BW after m.
     to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
     return schedule.places(p, to_update, v, updates, contiguous=contiguous)
@@ -59,40 +74,33 @@ def chunks_at(place: Place) -> int:
     return 1 if place.shape == "cross" else place.chunks
 
 
-def costs_of(options: argparse.Namespace, v: int) -> tuple[dict[str, float], float]:
+def costs_of(given: tuple[float, ...], v: int) -> tuple[dict[str, float], float]:
     """--costs, of a whole stage, for the clock. There a chunk takes them in full, and so a message v times its time."""
-    if not options.costs:
+    if not given:
         return UNIT_COSTS, 0.0
-    costs = dict(zip(("F", "B", "W", "message", "F&B"), options.costs, strict=False))
+    costs = dict(zip(("F", "B", "W", "message", "F&B"), given, strict=False))
     return costs, v * costs.pop("message", 0.0)
 
 
-def sizes(options: argparse.Namespace) -> tuple[int, int]:
-    """Stages and micro-batches to draw. Raises UsageError if they are too many to show."""
-    p, m = options.pp or 4, options.micro_batches or 8
-    if p > 100 or p * m * (options.chunks or 1) > MOST_DRAWN:
-        raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
-    return p, m
-
-
-def draw(options: argparse.Namespace) -> int:
+def draw(which: str, sizes: Sizes, json: str | None) -> int:
     """Print one schedule, or all; returns the exit status. Raises UsageError for schedules too long to show."""
     if environment.rank():
         return 0  # under mpirun one drawing is enough
-    (p, m), report, overlaps = sizes(options), dict[str, Any](), False
-    check_writable("--json", options.json if options.json != "-" else None)
-    with redirect_stdout(io.StringIO()) if options.json == "-" else nullcontext():
-        for name in SCHEDULES if options.draw == "all" else (options.draw,):
+    sizes.check()
+    report, overlaps = dict[str, Any](), False
+    check_writable("--json", json if json != "-" else None)
+    with redirect_stdout(io.StringIO()) if json == "-" else nullcontext():
+        for name in SCHEDULES if which == "all" else (which,):
             try:
-                timelines, v = timelines_of(name, p, m, options)
+                timelines, v = timelines_of(name, sizes)
             except UsageError as error:
-                if options.draw != "all":
+                if which != "all":
                     raise
                 print(f"{name} is left out, it {str(error).removeprefix(name).strip()}", end="\n\n")
                 continue  # the others can be compared nevertheless
             schedule = SCHEDULES[name]
             print_timelines(heading(name, v), timelines, not schedule.flushes, v)
-            every = f"every {m} micro-batches" if name == "2bw" else "every micro-batch"
+            every = f"every {sizes.m} micro-batches" if name == "2bw" else "every micro-batch"
             print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
             report[name] = figures(timelines, v)
             overlaps |= any(span.along for timeline in timelines for span in timeline.spans)
@@ -102,8 +110,8 @@ def draw(options: argparse.Namespace) -> int:
             print("F1&B2 is a forward that overlaps with a backward, W included.")
         if not all(SCHEDULES[name].flushes for name in report):
             print("Without a flush, below: each one's version of the weights; |: a new one is made.")
-    if options.json:
-        write_json(options.json, {"chapter": "pipeline", "drawn": report})
+    if json:
+        write_json(json, {"chapter": "pipeline", "drawn": report})
     return 0
 
 

@@ -1,9 +1,9 @@
 """Which layouts of a pipeline work with which options: stages, chunks, micro-batches, and the units of each chunk."""
 
-import argparse
 import math
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.layout import Layout
@@ -17,12 +17,22 @@ CONTIGUOUS = "llama3: micro-batches to a turn of a chunk, p to m"  # --contiguou
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
 
-def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
+class Staging(NamedTuple):
+    """What was asked of a pipeline; None: what is usual."""
+
+    schedule: str
+    micro_batches: int | None
+    chunks: int | None
+    contiguous: int | None
+    replicas: tuple[int, ...] = ()
+
+
+def fit(asked: Staging, layers: int, batch: int, ranks: int, sharing: int = 1) -> Layout:
     """A layout of stages, chunks and micro-batches, given or by default. Raises UsageError if they do not fit.
 
     sharing: how many such pipelines share each micro-batch.
     """
-    name, replicas = options.schedule, options.replicas
+    name, replicas = asked.schedule, asked.replicas
     in_turns = name in ("pipedream", "vertical-sync")
     if replicas and not in_turns:
         raise UsageError(f"{name} has one rank for each stage: leave out --replicas, or use --schedule pipedream")
@@ -30,24 +40,24 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
         counts = ",".join(map(str, replicas))
         raise UsageError(f"--replicas {counts} are {sum(replicas)} ranks, not {ranks}: use mpirun -n {sum(replicas)}")
     stages, schedule = len(replicas) or ranks, SCHEDULES[name]
-    chunks = chunks_of(name, options.chunks)
+    chunks = chunks_of(name, asked.chunks)
     if stages % schedule.stages_in:
         without = "dualpipe-v" if name == "dualpipe" else "zb-v"
         raise UsageError(f"{name} needs an even number of stages, not {stages}: use --schedule {without}")
 
     needed = stages * chunks
-    if needed > options.layers + 2:
+    if needed > layers + 2:
         whole = f"{stages} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
-        units = f"{options.layers + 2} units (embedding, {options.layers} block{'s' * (options.layers > 1)}, head)"
+        units = f"{layers + 2} units (embedding, {layers} block{'s' * (layers > 1)}, head)"
         raise UsageError(f"{units} are too few for {whole}: use --layers {needed - 2}")
 
     # m must be a multiple of something and at least something, and the batch a multiple of m.
     multiple = math.lcm(*replicas) if replicas else schedule.micro_batches_in(stages)
     least = schedule.at_least(stages)
-    batch, usual = options.batch, multiple if in_turns or name == "chimera" else 8
+    usual = multiple if in_turns or name == "chimera" else 8
     fitting = [m for m in divisors(batch) if m % multiple == 0 and least <= m <= batch // sharing]
     default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else max(usual, least))
-    m = options.micro_batches or default
+    m = asked.micro_batches or default
     if m not in fitting:
         good = -(-max(m, least) // multiple) * multiple
         enough = good * max(-(-batch // good), sharing)
@@ -61,7 +71,7 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
         remedy = {"--micro-batches": good} if good != m else {}
         remedy |= {"--batch": enough} if enough != batch else {}
         raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
-    contiguous = contiguous_of(name, stages, m, options.contiguous)
+    contiguous = contiguous_of(name, stages, m, asked.contiguous)
     return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, contiguous=contiguous, replicas=replicas)
 
 
@@ -83,9 +93,9 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
-def cut(layout: Layout, options: argparse.Namespace, units: list[Unit], itemsize: int) -> Layout:
+def cut(layout: Layout, units: list[Unit], batch: int, context: int, itemsize: int) -> Layout:
     """The layout with the units of each chunk, cut so that chunks are balanced."""
-    known = balance.profile(units, options.batch // layout.micro_batches, options.context, itemsize)
+    known = balance.profile(units, batch // layout.micro_batches, context, itemsize)
     replicas = layout.replicas or (1,) * (layout.pp * layout.chunks)
     _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)
     return replace(layout, parts=tuple(which for which, _ in stages))

@@ -1,26 +1,33 @@
 """A chapter as a value, which turns an algorithm into a program.
 
-`minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in one value of a kind below, which
-options it has, which engine they ask for, and what the paper promises. All code that runs chapters, or needs
-something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+`minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in a class of a kind below, which options
+it has, which engine they ask for, and what the paper promises; its one value is CHAPTER. All code that runs chapters,
+or needs something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+
+From the command line to the engine an option goes one way. `read` parses, once, into frozen dataclasses: model,
+training, files, and the chapter's own. `layout` says how these lay out the ranks. `command.prepare` checks what all
+chapters share, and makes a Job. `make` makes the engine from the Job.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Generic, NoReturn, Protocol
 
 from minidist import command, contents
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Estimate
+from minidist.claims.needs import Needs
 from minidist.claims.published import print_zero_closing
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
+from minidist.cli.fields import fill, parse
 from minidist.cli.options import Parser, in_one_process
+from minidist.cli.shared import Line, Own, fill_shared
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.exchange.doors import run
+from minidist.layout import Layout
+from minidist.nn.optim import Optimizer
 from minidist.programs.proof import prove
 from minidist.programs.report import say_needs, train_and_report
 from minidist.programs.serial import PLAIN, Serial
@@ -29,86 +36,152 @@ from minidist.train import Alone, Driver
 Counted = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
+class Estimate(Protocol):
+    """A formula for what each rank's device will need."""
+
+    def __call__(self, asked: Asked) -> list[Needs]: ...
+
+
+class Program(Generic[Own]):
     """A chapter that does not train in the common loop: MapReduce, the parameter server, the ring."""
 
-    name: str
-    parser: Callable[[], Parser]  # its command line
-    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse and check a command line
-    work: Callable[[Any, Any], int]  # comm, and what `prepare` returned; returns the exit status
-    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # whether they run in one process
-    cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
-    ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
-    watched: Mapping[str, Any] = field(default_factory=dict)  # `run`'s arguments about stopped ranks: mpi/stops.py
-    trains: bool = False  # whether it trains the tiny transformer, with the options that all such chapters share
+    name: ClassVar[str]
+    doc: ClassVar[str | None]  # the algorithm's docstring: its first paragraph heads --help; python -OO drops it
+    options: type[Own]  # its own
+    cases: ClassVar[Mapping[str, str]] = {"": ""}  # name: options under which it does other things
+    ranks: ClassVar[Sequence[int]] = ()  # on which its cases are shown; none: on a few
+    watched: ClassVar[Mapping[str, Any]] = {}  # `run`'s arguments about stopped ranks: mpi/stops.py
+    trains: ClassVar[bool] = False  # whether it trains the tiny transformer, with the options that all such share
+    pooled: ClassVar[bool] = False  # whether pools count all that it holds
 
-    pooled = False  # whether pools count all that it holds
+    def parser(self) -> Parser:
+        """Its command line."""
+        made = Parser(self.name, self.doc or "")
+        fill(made, self.options)
+        return made
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
         """Parse and check a command line; returns what `work` takes. Raises UsageError for options that cannot work."""
-        return self.prepare(self.parser(), arguments, comm)
+        raise NotImplementedError
+
+    def work(self, comm: Any, prepared: Any) -> int:
+        """Do what was asked, on every rank; returns the exit status."""
+        raise NotImplementedError
+
+    def needs_no_ranks(self, arguments: Sequence[str]) -> bool:
+        """Whether these arguments run in one process."""
+        return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chapter:
-    """A chapter that trains: how a command line becomes an engine, and what its papers promise of it."""
+class Training(Program[Own]):
+    """A chapter that trains the tiny transformer."""
 
-    name: str
-    doc: str | None  # the algorithm's docstring: its first paragraph heads --help; python -OO drops it
-    make: Callable[[Job, Any], Driver]  # job, comm: the engine, or what drives one (a pipeline)
-    claims: Callable[[Run], list[Claim]]  # what its papers say about a run, and what was counted
-    add_options: Callable[[Parser], None] = lambda parser: None  # adds to those that every chapter has
-    prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse and check a command line
-    reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: what this rank reserves before any begins
-    serial: Callable[[Job], Serial | None] = lambda job: PLAIN  # how one process does the same; None: it is one
-    needs: Estimate | None = None  # what each rank's device will need, by formula
-    closing: Callable[[Run], None] = print_zero_closing  # printed below the claims: letters, figures of its paper
-    perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
-    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False
-    cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
-    ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
-
-    watched: ClassVar[Mapping[str, Any]] = {}  # `run`'s defaults
-    trains = pooled = True
+    trains = True
+    defaults: ClassVar[Mapping[str, Any]] = {}  # of shared options, where the chapter has others
 
     def parser(self) -> Parser:
-        """The chapter's command line."""
-        made = command.parser(self.doc or "", self.name)
-        self.add_options(made)
+        made = Parser(self.name, self.doc or "")
+        fill_shared(made)
+        fill(made, self.options)
+        made.set_defaults(**self.defaults)
         return made
 
-    def job(self, arguments: Sequence[str], ranks: int, **how: Any) -> Any:
-        """The job that a command line asks for. Raises UsageError for options that cannot work."""
-        return self.prepare(self.parser(), arguments, ranks, **how)
+    def read(self, arguments: Sequence[str], made: Parser | None = None) -> Line[Own]:
+        """Parse a command line. made: its parser, if it takes more."""
+        return Line.of(parse(made or self.parser(), arguments), self.options)
+
+
+class Chapter(Training[Own]):
+    """A chapter that trains in the common loop: how a command line becomes an engine, and what its papers promise."""
+
+    pooled = True
+    states: ClassVar[int] = 16  # the least bytes that memory must hold per parameter, with gradient and optimizer state
+    needs: ClassVar[Estimate | None] = None  # what each rank's device will need, by formula
+
+    # ---- what a chapter says ----------------------------------------------------------------------------------------
+
+    def make(self, job: Job[Own], comm: Any) -> Driver:
+        """The engine, or what drives one (a pipeline)."""
+        raise NotImplementedError
+
+    def claims(self, run: Run) -> list[Claim]:
+        """What its papers say about a run, and what was counted."""
+        raise NotImplementedError
+
+    def layout(self, line: Line[Own], ranks: int) -> Layout:
+        """How the options lay out the ranks. Raises UsageError if they cannot."""
+        return Layout(dp=ranks)
+
+    def complete(self, line: Line[Own], layout: Layout) -> Line[Own]:
+        """The options, with what was left open."""
+        return line
+
+    def checked(self, job: Job[Own]) -> Job[Own]:
+        """The job that these options ask for. Raises UsageError for what cannot work, in a job that else would."""
+        return job
+
+    def reserve(self, job: Job[Own], comm: Any) -> Any:
+        """What this rank reserves before any begins."""
+
+    def serial(self, job: Job[Own]) -> Serial | None:
+        """How one process does the same; None: it is one."""
+        return PLAIN
+
+    def closing(self, run: Run) -> None:
+        """Printed below the claims: letters, figures of its paper."""
+        print_zero_closing(run)
+
+    def title(self, job: Job[Own]) -> str:
+        """Above a picture of what a rank holds."""
+        return self.name
+
+    def count(self, job: Job[Own], engine: Engine) -> Counted:
+        """Other figures to count on each rank, after training."""
+        return {}
+
+    # ---- what is done with it ---------------------------------------------------------------------------------------
+
+    def job(
+        self,
+        arguments: Sequence[str],
+        ranks: int,
+        *,
+        made: Parser | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> Job[Own]:
+        """The job that a command line asks for. Raises UsageError for options that cannot work. optimizer: replaces
+        the options' optimizer."""
+        return self.job_of(self.read(arguments, made), ranks, optimizer)
+
+    def job_of(self, line: Line[Own], ranks: int, optimizer: Optimizer | None = None) -> Job[Own]:
+        layout = self.layout(line, ranks)
+        line = self.complete(line, layout)
+        return self.checked(command.prepare(self.name, line, layout, optimizer, self.states))
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
         job = self.job(arguments, comm.size)
         job.reserved = self.reserve(job, comm)
         return job
 
-    def work(self, comm: Any, job: Any) -> int:
-        """Do what a job asks for, on every rank; returns the exit status. Most chapters train."""
-        return self.perform(self, comm, job)
+    def work(self, comm: Any, prepared: Any) -> int:
+        """Most chapters train."""
+        return self.train(comm, prepared)
 
-    def driver(self, comm: Any, job: Job) -> Driver:
+    def driver(self, comm: Any, job: Job[Own]) -> Driver:
         """Make the driver; first print how much device memory it will need, and prove its numbers."""
         say_needs(job, comm, self.needs)
         if serial := self.serial(job):
             job.proof = prove(comm, job, self.make, serial)
         return self.make(job, comm)
 
-    def train(
-        self, comm: Any, job: Job, driver: Driver | None = None, count: Callable[[Job, Engine], Counted] | None = None
-    ) -> int:
-        """Train and report; returns the exit status. count: other figures to count after training."""
+    def train(self, comm: Any, job: Job[Own], driver: Driver | None = None) -> int:
+        """Train and report; returns the exit status."""
         made = driver or self.driver(comm, job)
-        more = partial(count, job, made.engine) if count else dict
-        return train_and_report(job, made, comm, self.claims, self.closing, more)
+        return train_and_report(self, job, made, comm, partial(self.count, job, made.engine))
 
 
 def find(name: str) -> Any:
-    """A Chapter or a Program, by its name."""
+    """A chapter, by its name."""
     return importlib.import_module(f"minidist.programs.{name}").CHAPTER
 
 
@@ -117,7 +190,7 @@ def find_all() -> dict[str, Any]:
     return {entry.name: find(entry.name) for entry in contents.CHAPTERS}
 
 
-def start(chapter: Chapter | Program) -> NoReturn:
+def start(chapter: Program[Any]) -> NoReturn:
     """Run a chapter on the ranks that mpirun has started, on --ranks of this process, or on one."""
     arguments = sys.argv[1:]
     if chapter.needs_no_ranks(arguments):
@@ -130,6 +203,6 @@ def start(chapter: Chapter | Program) -> NoReturn:
     )
 
 
-def run_alone(chapter: Chapter | Program, arguments: Sequence[str]) -> int:
+def run_alone(chapter: Program[Any], arguments: Sequence[str]) -> int:
     """Run a chapter in this process; returns the exit status."""
     return chapter.work(Alone(), chapter.prepared(arguments, Alone()))

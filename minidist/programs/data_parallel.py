@@ -1,25 +1,43 @@
 """Data parallelism as a program: its options, and what the papers say of its runs."""
 
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
 from minidist import data_parallel
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.cli.options import Parser, at_least
+from minidist.cli.fields import option
+from minidist.command import Job
 from minidist.grid.shares import needs
+from minidist.programs.axes import buckets
 from minidist.programs.chapter import Chapter
 
 
-def add_options(parser: Parser) -> None:
-    parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
-    add_bucket_size(parser)
+class Buckets(Protocol):
+    """Own options of every chapter on the data axis."""
+
+    @property
+    def bucket_size(self) -> int | None: ...
 
 
-def add_bucket_size(parser: Parser) -> None:
-    """Add --bucket-size, which every chapter on the data axis has; in elements, like DeepSpeed's reduce_bucket_size."""
-    parser.add_argument(
-        "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
-    )
+B = TypeVar("B", bound=Buckets)
+
+
+class OnDataAxis(Chapter[B]):
+    """A chapter whose gradients may be summed in buckets."""
+
+    needs = staticmethod(needs)
+
+    def checked(self, job: Job[B]) -> Job[B]:
+        return replace(job, settings=replace(job.settings, bucket_size=job.own.bucket_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallelOptions:
+    reduce: str = option("ring", help="over a ring, or through a master", choices=("ring", "server"))
+    bucket_size: int | None = buckets()
 
 
 def claims(run: Run) -> list[Claim]:
@@ -39,12 +57,13 @@ def claims(run: Run) -> list[Claim]:
     return [*held, *hot_spot]
 
 
-CHAPTER = Chapter(
-    name="data_parallel",
-    doc=data_parallel.__doc__,
-    make=lambda job, comm: data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.options.reduce),
-    add_options=add_options,
-    claims=claims,
-    needs=needs,
-    cases={"ring": "--reduce ring", "server": "--reduce server"},
-)
+class DataParallel(OnDataAxis[DataParallelOptions]):
+    name, doc, options = "data_parallel", data_parallel.__doc__, DataParallelOptions
+    claims = staticmethod(claims)
+    cases = {"ring": "--reduce ring", "server": "--reduce server"}
+
+    def make(self, job: Job[DataParallelOptions], comm: Any) -> data_parallel.DataParallel:
+        return data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.own.reduce)
+
+
+CHAPTER = DataParallel()

@@ -1,80 +1,64 @@
 """Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/ep/claims.py`)."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import UsageError, command, expert_parallel
+from minidist import UsageError, expert_parallel
 from minidist.claims.run import Run
-from minidist.cli.options import Parser, at_least
+from minidist.cli.fields import option, output, part
+from minidist.cli.options import at_least
+from minidist.cli.shared import Line, MixtureOptions
 from minidist.cli.tables import make_table, say, show
+from minidist.command import Job
 from minidist.engine import Engine
 from minidist.ep import claims
 from minidist.ep.compare import compare
-from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_copies, limit_hosts
 from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.layers import Block, Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.mixture import EXPERTS, Routing, choose, with_experts
+from minidist.nn.mixture import EXPERTS, Mixture, Routing, choose, with_experts
 from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
+from minidist.programs.axes import check_mixture, choose_ep, choose_hosts, stage_option
 from minidist.programs.chapter import Chapter
+from minidist.programs.serial import Serial
 
 DRAWN = 8_000  # tokens whose routing is drawn at random, on all ranks together
 HERE = "this layout"
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--ep", type=at_least(1), metavar="P", help="ranks that divide the experts; default: as many as possible")
-    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
-    add("--ranks-per-host", type=at_least(1), metavar="G", help="of the P ranks, those that share a host")
-    add("--host-limit", type=at_least(1), metavar="H", help="the most hosts that a token may go to")
-    add_mixture(parser, experts=8)
-    add("--against-dense", type=at_least(1), metavar="S", help="--top 1: S seeds, next to a dense model of that size")
-    parser.output("--against-plot", help="draw what --against-dense finds")
+@dataclass(frozen=True, kw_only=True)
+class SomeExperts(MixtureOptions):
+    experts: int = option(8, at_least(1, at_most=10_000), "E", "MLPs in place of each block's one")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for options that cannot work."""
-    options = made.parse_args(arguments)
-    check_mixture(options)
-    p = choose_ep(options, ranks)
-    hosts = choose_hosts(options, p)
-    if options.against_plot:
-        plot.check("--against-plot", options.against_plot)
-        if not options.against_dense:
+@dataclass(frozen=True, kw_only=True)
+class ExpertOptions:
+    ep: int | None = option(None, at_least(1), "P", "ranks that divide the experts; default: as many as possible")
+    zero: int = stage_option(1)
+    ranks_per_host: int | None = option(None, at_least(1), "G", "of the P ranks, those that share a host")
+    host_limit: int | None = option(None, at_least(1), "H", "the most hosts that a token may go to")
+    mixture: MixtureOptions = part(SomeExperts)
+    against_dense: int | None = option(None, at_least(1), "S", "--top 1: S seeds, next to a dense model of that size")
+    against_plot: str | None = output("draw what --against-dense finds")
+
+
+def check_comparison(own: ExpertOptions, validate: int) -> None:
+    """Raise UsageError for a comparison with a dense model that would compare nothing."""
+    if own.against_plot:
+        plot.check("--against-plot", own.against_plot)
+        if not own.against_dense:
             raise UsageError("--against-plot draws what --against-dense finds: use it with --top 1 --against-dense 5")
-    if options.against_dense and options.top > 1:
+    if own.against_dense and own.mixture.top > 1:
         raise UsageError("--against-dense compares models of the same active size: use it with --top 1")
-    if options.against_dense and not options.validate:
+    if own.against_dense and not validate:
         raise UsageError("--against-dense compares validation losses: use it with --validate 1 or more")
-    return command.prepare(made, arguments, ranks, Layout(dp=ranks, ep=p, ep_hosts=hosts), **how)
-
-
-def make(job: command.Job, comm: Any) -> Any:
-    o = job.options
-    return expert_parallel.expert_parallel(job.units, job.settings, comm, job.layout, o.zero, o.host_limit)
-
-
-def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
-    """Train, or compare two models."""
-    return compare(job, make, comm) if job.options.against_dense else chapter.train(comm, job, count=count)
-
-
-def count(job: command.Job, engine: Engine) -> dict[str, Any]:
-    """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
-    found = claims.count(job, engine)
-    if found["hosts"]:
-        comm, drawn = vars(engine)["comm"], layouts(job.options, len(found["hosts"])).items()
-        place = comm.rank % job.layout.ep / job.layout.ep
-        found["drawn"] = {name: draw(of, int(place * of.hosts), comm.rank, comm.size) for name, of in drawn}
-    return found
 
 
 class Hosts(NamedTuple):
@@ -86,11 +70,10 @@ class Hosts(NamedTuple):
     limit: int
 
 
-def layouts(options: command.Options, hosts: int) -> dict[str, Hosts]:
+def layouts(experts: int, top: int, limit: int | None, hosts: int) -> dict[str, Hosts]:
     """The layouts of this run and of DeepSeek-V3."""
-    limit = options.host_limit or hosts
     v3 = Hosts(deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)
-    return {HERE: Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
+    return {HERE: Hosts(experts, top, hosts, limit or hosts), "DeepSeek-V3": v3}
 
 
 def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
@@ -102,12 +85,6 @@ def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
     return [len(prob), *free, kept[1]]
 
 
-def print_closing(run: Run) -> None:
-    claims.print_closing(run)
-    if run.counted[0]["hosts"]:
-        print_hosts(run)
-
-
 def print_hosts(run: Run) -> None:
     """Print how many copies of a token leave its host: with this run's routers, and with a uniformly random router in
     this layout and in DeepSeek-V3's."""
@@ -116,9 +93,10 @@ def print_hosts(run: Run) -> None:
     print()
     tokens = sum(sum(rank["hosts"]) for rank in run.counted)
     mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
-    free = "" if run.options.host_limit else f"{mine[1]:.2f}"
+    o = run.options
+    free = "" if o.host_limit else f"{mine[1]:.2f}"
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
-    for name, of in layouts(run.options, hosts).items():
+    for name, of in layouts(o.experts, o.top, o.host_limit, hosts).items():
         tokens, *copies = np.sum([rank["drawn"][name] for rank in run.counted], axis=0).tolist()
         to_experts, to_hosts, limited = (number / tokens for number in copies)
         formula = deepseek_v3.copies_to_experts(of.k, of.hosts), deepseek_v3.copies_to_hosts(*of[:3])
@@ -155,22 +133,50 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
         flats = [flat for unit in mine for flat in unit.flats]
         experts = sum(flat.size for flat in flats if flat.parameters[0].group == EXPERTS)
         routers = sum(of.size for flat in flats for of in flat.parameters if of.name.endswith("router.weight"))
-        of_layer = [vars(unit)["mlp"].experts for unit in mine if any("experts" in flat.name for flat in unit.flats)]
+        of_layer = [block.mlp.experts for block in mine if isinstance(block, Block) and isinstance(block.mlp, Mixture)]
         one = sum(sum(parameter.size for parameter in layer[0].parameters) for layer in of_layer)
         dense = count_parameters(mine) - experts
         found.append({"dense": dense, "experts": experts, "routers": routers, "of a token": dense + k * one})
     return found
 
 
-CHAPTER = Chapter(
-    name="expert_parallel",
-    doc=expert_parallel.__doc__,
-    make=make,
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims.claims,
-    closing=print_closing,
-    needs=needs,
-    perform=perform,
-    cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"},
-)
+class ExpertParallel(Chapter[ExpertOptions]):
+    name, doc, options = "expert_parallel", expert_parallel.__doc__, ExpertOptions
+    claims, needs = staticmethod(claims.claims), staticmethod(needs)
+    cases = {"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"}
+
+    def layout(self, line: Line[ExpertOptions], ranks: int) -> Layout:
+        own = line.own
+        check_mixture(own.mixture)
+        p = choose_ep(own.mixture.experts, own.ep, ranks)
+        hosts = choose_hosts(own.mixture, own.ranks_per_host, own.host_limit, p)
+        check_comparison(own, line.training.validate)
+        return Layout(dp=ranks, ep=p, ep_hosts=hosts)
+
+    def make(self, job: Job[ExpertOptions], comm: Any) -> Engine:
+        how = job.own.zero, job.own.host_limit
+        return expert_parallel.expert_parallel(job.units, job.settings, comm, job.layout, *how)
+
+    def serial(self, job: Job[ExpertOptions]) -> Serial:
+        return Serial(host_limit=job.own.host_limit)
+
+    def work(self, comm: Any, prepared: Job[ExpertOptions]) -> int:
+        """Train, or compare two models."""
+        return compare(prepared, self.make, comm) if prepared.own.against_dense else self.train(comm, prepared)
+
+    def count(self, job: Job[ExpertOptions], engine: Any) -> dict[str, Any]:
+        """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
+        found, comm = claims.count(job, engine), engine.comm
+        if hosts := len(found["hosts"]):
+            drawn = layouts(job.own.mixture.experts, job.own.mixture.top, job.own.host_limit, hosts).items()
+            place = comm.rank % job.layout.ep / job.layout.ep
+            found["drawn"] = {name: draw(of, int(place * of.hosts), comm.rank, comm.size) for name, of in drawn}
+        return found
+
+    def closing(self, run: Run) -> None:
+        claims.print_closing(run)
+        if run.counted[0]["hosts"]:
+            print_hosts(run)
+
+
+CHAPTER = ExpertParallel()

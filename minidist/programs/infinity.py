@@ -1,14 +1,17 @@
 """ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, command, infinity, unix
+from minidist import UsageError, infinity, unix
 from minidist.claims.infinity import bandwidth_table, claims, print_closing
 from minidist.claims.needs import Needs
 from minidist.claims.run import Asked
-from minidist.cli.options import Parser, memory_size, path_name
+from minidist.cli.fields import first_given, flag, option
+from minidist.cli.options import memory_size, path_name
 from minidist.cli.paths import check_room
+from minidist.cli.shared import FileOptions
+from minidist.command import Job
 from minidist.engine import Settings
 from minidist.grid import shares
 from minidist.memory.files import Folder
@@ -18,23 +21,18 @@ from minidist.nn.layers import Unit, count_parameters
 from minidist.programs.chapter import Chapter
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--zero", type=int, choices=(1, 2, 3), default=3, help="the stage: below 3 parameters stay on the devices")
-    add("--disk", type=path_name, metavar="DIR", help="a folder for the files; default: a temporary one")
-    add("--disk-memory", type=memory_size, metavar="SIZE", help="of a rank's files, at most")
-    add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
+@dataclass(frozen=True, kw_only=True)
+class InfinityOptions:
+    zero: int = option(3, int, None, "the stage: below 3 parameters stay on the devices", choices=(1, 2, 3))
+    disk: str | None = option(None, path_name, "DIR", "a folder for the files; default: a temporary one")
+    disk_memory: int | None = option(None, memory_size, "SIZE", "of a rank's files, at most")
+    bandwidth_table: bool = flag("how fast N disks bring a unit, and how fast one does")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for options that cannot work."""
-    job = command.prepare(made, arguments, ranks, states=2, **how)
-    if job.options.bandwidth_table:
-        for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
-            if vars(job.options)[option]:
-                raise UsageError(f"--bandwidth-table trains nothing: leave out --{option.replace('_', '-')}")
-    job.settings.disk_capacity = job.options.disk_memory
-    return job
+def check_table(files: FileOptions) -> None:
+    """Raise UsageError for options of a training."""
+    if asked := first_given(files, "save", "load", "export", "sample", "memory_plot", "witness"):
+        raise UsageError(f"--bandwidth-table trains nothing: leave out {asked}")
 
 
 OTHER_FILES = 64  # MPI's, those of messages, and those that are open while blocks are read and written
@@ -55,19 +53,6 @@ def folder_for(units: list[Unit], settings: Settings, option: str, parent: str |
     return folder
 
 
-def folder_of(job: command.Job, comm: Comm) -> Folder:
-    return folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
-
-
-def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
-    """Measure the disks' bandwidth, or train; the folder of files is removed at the end."""
-    with job.reserved as folder:  # also around making the model, which may not fit
-        if job.options.bandwidth_table:
-            ways = infinity.fetch_shards, infinity.fetch_from_owner
-            return bandwidth_table(comm, folder, *ways, job.options.json)
-        return chapter.train(comm, job, chapter.driver(comm, job))
-
-
 def needs(asked: Asked) -> list[Needs]:
     """What a run will need of each rank's device: of stage 3's parameters two shards, of the largest unit."""
     p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
@@ -76,16 +61,30 @@ def needs(asked: Asked) -> list[Needs]:
     return [need.but(**states) for need in shares.needs(asked)]
 
 
-CHAPTER = Chapter(
-    name="infinity",
-    doc=infinity.__doc__,
-    make=lambda job, comm: infinity.ENGINES[job.options.zero](job.units, job.settings, comm, job.reserved),
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=print_closing,
-    needs=needs,
-    reserve=folder_of,
-    perform=perform,
-    cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)},
-)
+class Infinity(Chapter[InfinityOptions]):
+    name, doc, options = "infinity", infinity.__doc__, InfinityOptions
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    states = 2
+    cases = {f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)}
+
+    def checked(self, job: Job[InfinityOptions]) -> Job[InfinityOptions]:
+        if job.own.bandwidth_table:
+            check_table(job.files)
+        return replace(job, settings=replace(job.settings, disk_capacity=job.own.disk_memory))
+
+    def reserve(self, job: Job[InfinityOptions], comm: Comm) -> Folder:
+        return folder_for(job.units, job.settings, "--disk", job.own.disk, comm)
+
+    def make(self, job: Job[InfinityOptions], comm: Comm) -> infinity.Infinity:
+        return infinity.ENGINES[job.own.zero](job.units, job.settings, comm, job.reserved)
+
+    def work(self, comm: Any, prepared: Job[InfinityOptions]) -> int:
+        """Measure the disks' bandwidth, or train; the folder of files is removed at the end."""
+        with prepared.reserved as folder:  # also around making the model, which may not fit
+            if prepared.own.bandwidth_table:
+                ways = infinity.fetch_shards, infinity.fetch_from_owner
+                return bandwidth_table(comm, folder, *ways, prepared.files.json)
+            return self.train(comm, prepared)
+
+
+CHAPTER = Infinity()

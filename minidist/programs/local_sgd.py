@@ -1,45 +1,28 @@
 """Local SGD as a program: its options, and what the papers say of its runs."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, command, local_sgd
+from minidist import UsageError, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.proof import PHASE
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
-from minidist.cli.options import Parser, at_least, within
+from minidist.cli.fields import first_given, option
+from minidist.cli.options import at_least, within
 from minidist.cli.tables import say
+from minidist.command import Job
 from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Averaged, Serial
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--every", type=at_least(1), metavar="H", default=10, help="steps from one averaging to the next")
-    add("--outer-lr", type=within(0, 10), metavar="X", default=1.0, help="DiLoCo's outer learning rate; its paper: 0.7")
-    add("--outer-momentum", type=within(0, 1), metavar="X", default=0.0, help="and Nesterov momentum; its paper: 0.9")
-    parser.set_defaults(precision="fp32")
-
-
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for options that cannot work."""
-    job = command.prepare(made, arguments, ranks, **how)
-    if job.options.precision == "mixed":
-        raise UsageError("--precision mixed: ranks on their own have no common loss scale: use bf16, fp32 or fp64")
-    for option in ("save", "load", "export"):
-        if vars(job.options)[option]:
-            raise UsageError(f"--{option}: between two averagings each rank has its own parameters: leave it out")
-    return job
-
-
-def count(job: command.Job, engine: Any) -> dict[str, int]:
-    """Bytes that this rank sent in all steps together: in most steps it sends nothing."""
-    ever = engine.comm.ledger.ever().items()
-    steps = {key: n for key, n in ever if key[1] != PHASE}
-    return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDOptions:
+    every: int = option(10, at_least(1), "H", "steps from one averaging to the next")
+    outer_lr: float = option(1.0, within(0, 10), "X", "DiLoCo's outer learning rate; its paper: 0.7")
+    outer_momentum: float = option(0.0, within(0, 1), "X", "and Nesterov momentum; its paper: 0.9")
 
 
 def claims(run: Run) -> list[Claim]:
@@ -55,34 +38,39 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-def print_closing(run: Run) -> None:
-    """Print what the formulas' letters mean."""
-    say("T: steps; H: steps from one averaging to the next (--every).")
-    print_zero_closing(run)
+class LocalSGD(Chapter[LocalSGDOptions]):
+    name, doc, options = "local_sgd", local_sgd.__doc__, LocalSGDOptions
+    defaults = {"precision": "fp32"}
+    claims = staticmethod(claims)
+    cases = {"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"}
+
+    def checked(self, job: Job[LocalSGDOptions]) -> Job[LocalSGDOptions]:
+        if job.training.precision == "mixed":
+            raise UsageError("--precision mixed: ranks on their own have no common loss scale: use bf16, fp32 or fp64")
+        if asked := first_given(job.files, "save", "load", "export"):
+            raise UsageError(f"{asked}: between two averagings each rank has its own parameters: leave it out")
+        return job
+
+    def make(self, job: Job[LocalSGDOptions], comm: Any) -> local_sgd.LocalSGD:
+        own = job.own
+        return local_sgd.LocalSGD(job.units, job.settings, comm, own.every, own.outer_lr, own.outer_momentum)
+
+    def serial(self, job: Job[LocalSGDOptions]) -> Serial:
+        """A training on each rank's rows, and the mean of them all."""
+        n, own = job.layout.dp, replace(job.own, every=min(job.own.every, 2))  # and then once more, after a single step
+        rule = own.every, own.outer_lr, own.outer_momentum
+        return Serial(lambda small: Averaged(small, n, *rule), steps=3, plain=False, own=own)
+
+    def count(self, job: Job[LocalSGDOptions], engine: Any) -> dict[str, int]:
+        """Bytes that this rank sent in all steps together: in most steps it sends nothing."""
+        ever = engine.comm.ledger.ever().items()
+        steps = {key: n for key, n in ever if key[1] != PHASE}
+        return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
+
+    def closing(self, run: Run) -> None:
+        """Print what the formulas' letters mean."""
+        say("T: steps; H: steps from one averaging to the next (--every).")
+        print_zero_closing(run)
 
 
-def serial(job: command.Job) -> Serial:
-    """A training on each rank's rows, and the mean of them all."""
-    o, n = job.options, job.layout.dp
-    return Serial(
-        lambda small: Averaged(small, n, small.options.every, o.outer_lr, o.outer_momentum),
-        steps=3,
-        plain=False,
-        options={"every": min(o.every, 2)},  # and then once more, after a single step
-    )
-
-
-CHAPTER = Chapter(
-    name="local_sgd",
-    doc=local_sgd.__doc__,
-    make=lambda job, comm: local_sgd.LocalSGD(
-        job.units, job.settings, comm, job.options.every, job.options.outer_lr, job.options.outer_momentum
-    ),
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=print_closing,
-    serial=serial,
-    perform=lambda chapter, comm, job: chapter.train(comm, job, count=count),
-    cases={"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"},
-)
+CHAPTER = LocalSGD()

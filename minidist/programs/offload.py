@@ -1,10 +1,10 @@
 """ZeRO-Offload as a program: its options, and what the papers say of its runs (`minidist/claims/offload.py`)."""
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, checkpoint, command, offload
+from minidist import UsageError, checkpoint, offload
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.needs import Needs
@@ -12,13 +12,15 @@ from minidist.claims.offload import below, link_claims, memory_claims, optimum_c
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
-from minidist.cli.options import Parser, at_least
+from minidist.cli.fields import option, part
+from minidist.cli.options import at_least
+from minidist.cli.shared import FileOptions
+from minidist.command import Job
 from minidist.grid import shares
-from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import PLAIN, Delayed, Serial
-from minidist.programs.zero3 import add_limits, check_limits, limits_of
+from minidist.programs.zero3 import LimitOptions, check_limits
 from minidist.zr.limits import limited
 
 
@@ -39,48 +41,28 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
-    add("--parameters", choices=("device", "host"), default="device", help="of --zero 3: where their shard is")
-    add_limits(parser)
-    add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update during the next step's passes")
+@dataclass(frozen=True, kw_only=True)
+class OffloadOptions:
+    zero: int = option(2, int, None, "the stage", choices=(1, 2, 3))
+    parameters: str = option("device", help="of --zero 3: where their shard is", choices=("device", "host"))
+    limits: LimitOptions = part(LimitOptions)
+    delayed_update: int | None = option(None, at_least(0), "N", "after N steps, update during the next step's passes")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. --delayed-update N needs two steps after N: the first late update is made in the second."""
-    job = command.prepare(made, arguments, ranks, **how)
-    after, options = job.options.delayed_update, job.options
-    check_limits(options, options.zero)
-    if options.parameters == "host" and (options.zero < 3 or options.persist):
-        other = "--persist" if options.persist else f"--zero {options.zero}"
+def check_places(own: OffloadOptions) -> None:
+    """Raise UsageError if parameters on the host are to stay on the device as well."""
+    if own.parameters == "host" and (own.zero < 3 or own.limits.persist):
+        other = "--persist" if own.limits.persist else f"--zero {own.zero}"
         raise UsageError(f"--parameters host keeps no parameters on the device: leave out {other}, or say --zero 3")
-    begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
-    if after is not None and options.steps < max(after, begun) + 2:
+
+
+def check_delay(after: int | None, files: FileOptions, steps: int) -> None:
+    """Raise UsageError for fewer than two steps after N: the first late update is made in the second."""
+    begun = checkpoint.opened(files.load).state["steps"] if files.load else 0
+    if after is not None and steps < max(after, begun) + 2:
         raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
-    if after is not None and options.save_every == 1:
+    if after is not None and files.save_every == 1:
         raise UsageError("--delayed-update: a checkpoint waits for the update, so --save-every must be 2 or more")
-    return job
-
-
-def make(job: command.Job, comm: Comm) -> offload.Offload:
-    options, threads = job.options, max(1, (os.cpu_count() or 1) // local_ranks())
-    engine = offload.OffloadAll if options.parameters == "host" else offload.ENGINES[options.zero]
-    return limited(engine, limits_of(options))(
-        job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads
-    )
-
-
-def serial(job: command.Job) -> Serial:
-    """If updates run during the next step, its gradients are those of the weights before."""
-    if job.options.delayed_update is None:
-        return PLAIN
-
-    def make(small: command.Job) -> Delayed:
-        m = small.settings.accumulate
-        return Delayed(small.units, small.settings, lambda k, flat: max(k // m - 1, 0))
-
-    return Serial(make, steps=3, plain=False, options={"delayed_update": 0})
 
 
 def needs(asked: Asked) -> list[Needs]:
@@ -91,16 +73,35 @@ def needs(asked: Asked) -> list[Needs]:
     return [need.but(**on_host) for need in shares.needs(asked)]
 
 
-CHAPTER = Chapter(
-    name="offload",
-    doc=offload.__doc__,
-    make=make,
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=print_offload_closing,
-    serial=serial,
-    needs=needs,
-    cases={f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)}
-    | {"all": "--zero 3 --parameters host"},
-)
+class Offload(Chapter[OffloadOptions]):
+    name, doc, options = "offload", offload.__doc__, OffloadOptions
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_offload_closing)
+    cases = {f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)} | {
+        "all": "--zero 3 --parameters host"
+    }
+
+    def checked(self, job: Job[OffloadOptions]) -> Job[OffloadOptions]:
+        check_limits(job.own.limits, job.training.recompute, job.own.zero)
+        check_places(job.own)
+        check_delay(job.own.delayed_update, job.files, job.training.steps)
+        return job
+
+    def make(self, job: Job[OffloadOptions], comm: Any) -> offload.Offload:
+        own, threads = job.own, max(1, (os.cpu_count() or 1) // local_ranks())
+        engine = offload.OffloadAll if own.parameters == "host" else offload.ENGINES[own.zero]
+        make = limited(engine, own.limits.asked)
+        return make(job.units, job.settings, comm, delay_after=own.delayed_update, threads=threads)
+
+    def serial(self, job: Job[OffloadOptions]) -> Serial:
+        """If updates run during the next step, its gradients are those of the weights before."""
+        if job.own.delayed_update is None:
+            return PLAIN
+
+        def make(small: Job[OffloadOptions]) -> Delayed:
+            m = small.settings.accumulate
+            return Delayed(small.units, small.settings, lambda k, flat: max(k // m - 1, 0))
+
+        return Serial(make, steps=3, plain=False, own=replace(job.own, delayed_update=0))
+
+
+CHAPTER = Offload()

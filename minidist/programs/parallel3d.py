@@ -1,102 +1,174 @@
 """The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
 
-from argparse import SUPPRESS
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from minidist import UsageError, command, parallel3d
-from minidist.cli.options import Parser, at_least
+from minidist import UsageError, parallel3d
+from minidist.cli.fields import HIDDEN, first_given, option, output, part
+from minidist.cli.options import at_least
+from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.ep import claims as experts
-from minidist.ep.options import add_division
-from minidist.grid.choose import choose
 from minidist.grid.claims import claims, print_closing
 from minidist.grid.shares import needs
+from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
+from minidist.pp import fit as pipelines
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import cut, few_micro_batches
 from minidist.pp.schedules import SCHEDULES
+from minidist.programs.axes import (
+    ContextOptions,
+    DividedOptions,
+    axis,
+    check_context,
+    check_division,
+    check_tensor,
+    choose_ep,
+    choose_hosts,
+    sequence_flag,
+    stage_option,
+)
 from minidist.programs.chapter import Chapter
-from minidist.programs.context_parallel import add_context_options
+from minidist.programs.grid import Grid, choose
 from minidist.programs.serial import Serial
 from minidist.tp.claims import count_with_dropout
+from minidist.train import Driver
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
-    add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
-    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
-    add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
-    add_context_options(parser, listed=False)
-    add_division(parser)
-    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
-    add("--ranks-per-host", type=at_least(1), metavar="G", help="on a host, of dp: with --zero 3, or --host-limit H")
-    add("--host-limit", type=at_least(1), metavar="H", help=SUPPRESS)
-    parser.alias("--shard", "--ranks-per-host")
-    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help="with a flush: pipeline --draw all; default: 1f1b")
-    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="of a stage that has several; --contiguous N: llama3")
-    add("--contiguous", type=at_least(1), metavar="N", help=SUPPRESS)
-    parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
-    add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
-    parser.renamed("--pipeline", "--pp")
-    parser.renamed("--tensor", "--tp")
+@dataclass(frozen=True, kw_only=True)
+class GridOptions:
+    dp: int | None = axis("data-parallel ranks; default: what the others leave")
+    pp: int | None = axis("stages; default: 2 if 2 or more ranks are left", formerly="--pipeline")
+    tp: int | None = axis("ranks that share each layer; default: 2 if possible", formerly="--tensor")
+    cp: int = axis("divide sequences; --scheme, --positions", 1)
+    how: ContextOptions = part(ContextOptions, listed=False)
+    mixture: DividedOptions = part(DividedOptions)
+    zero: int = stage_option(1)
+    ranks_per_host: int | None = option(
+        None, at_least(1), "G", "on a host, of dp: with --zero 3, or --host-limit H", also="--shard"
+    )
+    host_limit: int | None = option(None, at_least(1), "H", HIDDEN)
+    schedule: str | None = option(
+        None, None, "NAME", "with a flush: pipeline --draw all; default: 1f1b", choices=WITH_FLUSH
+    )
+    micro_batches: int | None = option(
+        None, at_least(1), "M", "in a step; default: about 8, or unpipelined 1", ("-m", "--micro-batches")
+    )
+    chunks: int | None = option(
+        None, at_least(1), "V", "of a stage that has several; --contiguous N: llama3", ("-v", "--chunks")
+    )
+    contiguous: int | None = option(None, at_least(1), "N", HIDDEN)
+    trace: str | None = output("write the timelines for https://ui.perfetto.dev")
+    sequence_parallel: bool = sequence_flag()
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
-    """Parse, choose what was left open, and check. Raises UsageError for options that cannot work."""
-    options = made.parse_args(arguments)
-    if options.data and options.data.isdecimal() and not Path(options.data).exists():
-        raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
-    layout = choose(options, ranks)
-    arguments = [*arguments, "--accumulate", str(layout.micro_batches)]
-    job = command.prepare(made, arguments, ranks, layout)
-    job.layout = cut(layout, job.options, job.units, job.settings.precision.bytes)
-    return job
+def check_text(path: str | None) -> None:
+    """Raise UsageError for a number of ranks, which --data was once."""
+    if path and path.isdecimal() and not Path(path).exists():
+        raise UsageError(f"--data is the text: {path} data-parallel ranks are --dp {path} now")
 
 
-def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
-    """Train; for a pipeline, show what the clocks say below the report."""
-    driver = chapter.driver(comm, job)
-    if not isinstance(driver, Pipeline):
-        return chapter.train(comm, job, driver, experts.count if job.options.experts else count_with_dropout)
-    status = chapter.train(comm, job, driver, experts.count if job.options.experts else None)
-    show_clocks(comm, driver.watch.timeline, job)
-    return status
+def check_hosts(own: GridOptions) -> None:
+    """Raise UsageError unless hosts have a use: ZeRO-3 divides parameters on each, or tokens go to a few of them."""
+    if own.host_limit and not own.mixture.experts:
+        raise UsageError(f"--host-limit {own.host_limit} is of tokens on their way to experts: use --experts 8")
+    if own.host_limit and own.zero == 3:
+        raise UsageError("--zero 3 divides experts within a host, so --host-limit has no choice: use --zero 2")
+    if own.ranks_per_host and own.zero < 3 and not own.host_limit:
+        raise UsageError(
+            "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3, or with"
+            " --experts and --host-limit"
+        )
 
 
-CHAPTER = Chapter(
-    name="parallel3d",
-    doc=parallel3d.__doc__,
-    make=lambda job, comm: parallel3d.grid(
-        job.units,
-        job.settings,
-        comm,
-        job.layout,
-        job.options.zero,
-        job.options.sequence_parallel,
-        job.options.scheme,
-        job.options.positions,
-        host_limit=job.options.host_limit,
-    ),
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=print_closing,
-    serial=lambda job: Serial(micro_batches=few_micro_batches(job.layout)),
-    needs=needs,
-    perform=perform,
-    ranks=(8,),
-    cases={
+def fit(line: Line[GridOptions], grid: Grid) -> Layout:
+    """The complete layout of a grid. Raises UsageError if it is impossible, alone or with the other options."""
+    (dp, pp, tp, cp), own, model, accumulate = grid, line.own, line.model, line.training.accumulate
+    check_tensor(model, own.sequence_parallel, tp)
+    check_context(model, own.how.scheme, cp, tp)
+    check_division(own.mixture)
+    if own.sequence_parallel and cp > 1 and model.context % (2 * cp * tp):
+        raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
+    check_hosts(own)
+    shard = dp if own.host_limit else own.ranks_per_host or dp
+    if dp % shard:
+        works = max(n for n in range(1, shard) if dp % n == 0)
+        raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
+    ep = choose_ep(own.mixture.experts, own.mixture.ep, shard * cp) if own.mixture.experts else 1
+    ep_hosts = choose_hosts(own.mixture, own.ranks_per_host, own.host_limit, ep, cp) if own.host_limit else 1
+    if pp == 1 and first_given(own, "schedule", "chunks", "contiguous", "trace"):
+        raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
+    if own.micro_batches and accumulate not in (1, own.micro_batches):
+        raise UsageError("--accumulate and --micro-batches say the same: use one of them")
+    micro_batches = own.micro_batches or (accumulate if accumulate > 1 or pp == 1 else None)
+    asked = pipelines.Staging(own.schedule or "1f1b", micro_batches, own.chunks, own.contiguous)
+    staged = pipelines.fit(asked, model.layers, line.training.batch, pp, sharing=dp)
+    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep, ep_hosts=ep_hosts)
+
+
+class Parallel3D(Chapter[GridOptions]):
+    name, doc, options = "parallel3d", parallel3d.__doc__, GridOptions
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    ranks = (8,)
+    cases = {
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
         "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
         "experts": "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --capacity 1.25",
         "context": "--dp 2 --pp 2 --cp 2 --tp 1 --scheme ulysses --zero 2",
         "hosts": "--dp 4 --pp 2 --tp 1 --experts 8 --ranks-per-host 2 --host-limit 1",
         "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
-    },
-)
+    }
+
+    def layout(self, line: Line[GridOptions], ranks: int) -> Layout:
+        check_text(line.files.data)
+        own = line.own
+        return choose({"dp": own.dp, "pp": own.pp, "tp": own.tp, "cp": own.cp}, ranks, partial(fit, line))
+
+    def complete(self, line: Line[GridOptions], layout: Layout) -> Line[GridOptions]:
+        return replace(line, training=replace(line.training, accumulate=layout.micro_batches))
+
+    def checked(self, job: Job[GridOptions]) -> Job[GridOptions]:
+        sizes = job.training.batch, job.model.context, job.settings.precision.bytes
+        return replace(job, layout=pipelines.cut(job.layout, job.units, *sizes))
+
+    def make(self, job: Job[GridOptions], comm: Comm) -> Driver:
+        own = job.own
+        return parallel3d.grid(
+            job.units,
+            job.settings,
+            comm,
+            job.layout,
+            own.zero,
+            own.sequence_parallel,
+            own.how.scheme,
+            own.how.positions,
+            host_limit=own.host_limit,
+        )
+
+    def serial(self, job: Job[GridOptions]) -> Serial:
+        few = pipelines.few_micro_batches(job.layout)
+        return Serial(micro_batches=few, positions=job.own.how.positions, host_limit=job.own.host_limit)
+
+    def count(self, job: Job[GridOptions], engine: Any) -> dict[str, Any]:
+        if job.own.mixture.experts:
+            return experts.count(job, engine)
+        return {} if job.layout.pp > 1 else count_with_dropout(job, engine)
+
+    def title(self, job: Job[GridOptions]) -> str:
+        return ", ".join(filter(None, (self.name, job.own.schedule)))
+
+    def work(self, comm: Comm, prepared: Job[GridOptions]) -> int:
+        """Train; for a pipeline, show what the clocks say below the report."""
+        driver = self.driver(comm, prepared)
+        status = self.train(comm, prepared, driver)
+        if isinstance(driver, Pipeline):
+            show_clocks(comm, driver.watch.timeline, prepared)
+        return status
+
+
+CHAPTER = Parallel3D()

@@ -1,127 +1,103 @@
 """The parameter server as a program: its options, what it refuses, and which trainings a command line asks for."""
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from minidist import UsageError, command, parameter_server, ring
 from minidist.claims.proof import Proof
-from minidist.cli.options import Parser, at_least, within
+from minidist.claims.run import Asked
+from minidist.cli.shared import FileOptions, TrainingOptions
+from minidist.command import Job
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array
-from minidist.programs.chapter import Program
+from minidist.programs.chapter import Training
 from minidist.programs.proof import prove
 from minidist.programs.serial import Serial
 from minidist.ps import report
-from minidist.ps.consistent_hash import segments
+from minidist.ps.consistent_hash import Segment, segments
 from minidist.ps.engines import Whole
+from minidist.ps.options import CONSISTENCIES, ServerOptions
 from minidist.ps.outcome import TrainedRun
 from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
 from minidist.ps.replay import Replay
 
-CONSISTENCIES = ("bsp", "ssp", "async")
 
-
-def pair(number: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
-    """An argument type: RANK:NUMBER."""
-
-    def parse(text: str) -> tuple[int, float]:
-        rank, _, value = text.partition(":")
-        if not rank.isdigit() or not value:
-            raise argparse.ArgumentTypeError(f"write RANK:NUMBER, not {text}")
-        return int(rank), number(value)
-
-    return parse
-
-
-def parser() -> Parser:
-    made = command.parser(parameter_server.__doc__ or "", "parameter_server")
-    made.set_defaults(precision="fp32")
-    add = made.add_argument
-    add(
-        "--consistency", choices=CONSISTENCIES, metavar="NAME", default="bsp", help="bsp; ssp, async: not serial losses"
-    )
-    add("--staleness", type=at_least(0), metavar="N", default=4, help="ssp: iterations that a read may lag")
-    add("--servers", type=at_least(1), metavar="N", default=1, help="the last N ranks; the others work")
-    add("--colocated", action="store_true", help="every rank works, and serves 1/N of the keys")
-    add("--placement", choices=("even", "hash"), metavar="NAME", default="even", help="of keys: even or hash")
-    add("--virtual", type=at_least(1), metavar="N", default=32, help="hash: virtual servers to a server")
-    add("--replicas", type=at_least(0), metavar="N", default=0, help="copies of a shard, on the servers after its own")
-    add("--local-steps", type=at_least(1), metavar="N", default=1, help="of a worker between pulls")
-    lists = ("none", "list", "cached")
-    add("--keys", choices=lists, metavar="NAME", default="none", help="with values: none, list or cached")
-    add("--filter", type=within(0, 1e9), metavar="X", default=0.0, help="push what exceeds this, keep the rest; 0: all")
-    add("--jitter", type=within(0, 1), metavar="X", default=1.0, help="simulated time: how much of it is luck")
-    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its EVENT-th event"
-    add("--slow", type=pair(within(1e-3, 1e3)), metavar="RANK:FACTOR", action="append", default=[], help=slow)
-    add("--stop", type=pair(at_least(1)), metavar="RANK:EVENT", help=stop)
-    add("--staleness-sweep", action="store_true", help="compare bsp, ssp 1, 2, 4, 8, 16 and async")
-    return made
-
-
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command.Job, Plan]:
-    """Parse and check; nothing is allocated. Raises UsageError for options that cannot work."""
-    options = made.parse_args(arguments)
-    if options.colocated:
-        workers, servers = list(range(ranks)), list(range(ranks))
-    elif options.servers >= ranks:
+def roles_of(own: ServerOptions, ranks: int) -> tuple[list[int], list[int]]:
+    """The ranks that work, and those that serve. Raises UsageError if none would work."""
+    if own.colocated:
+        return list(range(ranks)), list(range(ranks))
+    if own.servers >= ranks:
         raise UsageError(
-            f"--servers {options.servers} leaves no worker among {ranks} rank{'s' * (ranks > 1)}:"
-            f" use mpirun -n {options.servers + 1} or more, or --colocated"
+            f"--servers {own.servers} leaves no worker among {ranks} rank{'s' * (ranks > 1)}:"
+            f" use mpirun -n {own.servers + 1} or more, or --colocated"
         )
-    else:
-        workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
-    if options.save_every:
+    return list(range(ranks - own.servers)), list(range(ranks - own.servers, ranks))
+
+
+def check_training(training: TrainingOptions, files: FileOptions) -> None:
+    """Raise UsageError for shared options that workers and servers do not have."""
+    if files.save_every:
         raise UsageError("--save-every: a parameter server saves at the end, when no push is under way: leave it out")
-    if options.precision == "mixed":
+    if training.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
-    if options.witness or options.memory_plot or (options.device_memory, options.host_memory) != (None, None):
+    if files.witness or files.memory_plot or (files.device_memory, files.host_memory) != (None, None):
         raise UsageError(
             "--witness, --memory-plot, --device-memory and --host-memory: what servers hold is counted in another way:"
             " leave it out"
         )
-    if options.replicas >= len(servers):
-        raise UsageError(f"--replicas {options.replicas} needs at least {options.replicas + 1} servers: use --servers")
-    for rank, _ in options.slow:
+
+
+def check_roles(own: ServerOptions, workers: Sequence[int], servers: Sequence[int]) -> None:
+    """Raise UsageError for ranks that do not have the role that an option needs."""
+    if own.replicas >= len(servers):
+        raise UsageError(f"--replicas {own.replicas} needs at least {own.replicas + 1} servers: use --servers")
+    for rank, _ in own.slow:
         if rank not in workers:
             raise UsageError(f"--slow {rank}:…: rank {rank} is no worker; workers are ranks 0 to {workers[-1]}")
-    if options.stop and options.stop[0] not in servers:
-        raise UsageError(f"--stop {options.stop[0]}:…: rank {options.stop[0]} is no server")
-    if options.stop and not options.replicas:
+    if own.stop and own.stop[0] not in servers:
+        raise UsageError(f"--stop {own.stop[0]}:…: rank {own.stop[0]} is no server")
+
+
+def check_together(own: ServerOptions) -> None:
+    """Raise UsageError for options that do not go together."""
+    if own.stop and not own.replicas:
         raise UsageError("--stop: without --replicas no rank can take over")
-    if options.stop and options.staleness_sweep:
+    if own.stop and own.staleness_sweep:
         raise UsageError("--stop and --staleness-sweep do not go together")
-    if options.stop and options.keys == "cached":
+    if own.stop and own.keys == "cached":
         raise UsageError("--stop and --keys cached do not go together: the next server has not seen the keys")
-    if options.filter and options.keys == "cached":
+    if own.filter and own.keys == "cached":
         raise UsageError("--filter and --keys cached: the keys that pass a filter are never twice the same")
 
-    layout = Layout(dp=len(workers), servers=ranks - len(workers))
-    job = command.prepare(made, arguments, ranks, layout)
-    k = len(servers)
-    flats = divided(job.units, k)
-    size = sum(flat.padded for flat in flats)
-    if options.placement == "hash":
-        if k * options.virtual > MOST_VIRTUAL:
+
+def place_keys(own: ServerOptions, k: int, size: int) -> list[Segment]:
+    """Which of k servers holds which keys. Raises UsageError if that leaves a server without, or is too slow."""
+    if own.placement == "hash":
+        if k * own.virtual > MOST_VIRTUAL:
             most = f"{k} servers may have {MOST_VIRTUAL // k} each"
-            raise UsageError(f"--virtual {options.virtual}: a worker pulls from every virtual server: {most} at most")
-        held = segments(range(k), options.virtual, size)
+            raise UsageError(f"--virtual {own.virtual}: a worker pulls from every virtual server: {most} at most")
+        held = segments(range(k), own.virtual, size)
     else:
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(ring.chunk(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
-        raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
-    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))
-    return job, plan
+        raise UsageError(f"--virtual {own.virtual}: consistent hashing leaves a server without keys: use more")
+    return held
+
+
+def asked_of(job: Job[ServerOptions]) -> Asked:
+    """What claims about workers ask for."""
+    return Asked(job.chapter, job.options, Layout(dp=job.layout.dp), job.vocabulary)
 
 
 class Served:
     """Workers and servers as what takes steps: all at the first call, because workers are in different ones."""
 
-    def __init__(self, comm: Comm, job: command.Job, plan: Plan) -> None:
+    def __init__(self, comm: Comm, job: Job[ServerOptions], plan: Plan) -> None:
         divided(job.units, len(plan.servers))
-        self.comm, self.job, self.plan = comm, job, replace(plan, options=job.options)
+        self.comm, self.job, self.plan = comm, job, replace(plan, steps=job.training.steps, asked=asked_of(job))
         self.engine = Whole(job, len(plan.servers))
         self.start, self.losses = self.engine.read(), list[float]()
         self.outcome: TrainedRun | None = None  # on rank 0
@@ -134,46 +110,59 @@ class Served:
                 self.losses = self.outcome.losses[::-1]
             else:
                 self.engine.flats = []  # rank 0 has collected everything
-                self.losses = [0.0] * self.job.options.steps
+                self.losses = [0.0] * self.plan.steps
         return self.losses.pop()
 
 
-def prove_servers(comm: Comm, job: command.Job, plan: Plan) -> Proof | None:
+def prove_servers(comm: Comm, job: Job[ServerOptions], plan: Plan) -> Proof | None:
     """Prove a training's numbers, in its own order of pushes."""
     made: list[Served] = []
 
-    def make(small: command.Job, comm: Comm) -> Served:
+    def make(small: Job[ServerOptions], comm: Comm) -> Served:
         made.append(Served(comm, small, plan))
         return made[0]
 
-    def alone(small: command.Job) -> Replay:
+    def alone(small: Job[ServerOptions]) -> Replay:
         [served] = made
         assert served.outcome
         return Replay(small, served.plan, served.outcome)
 
-    return prove(comm, job, make, Serial(alone, 3 * plan.options.local_steps, plain=False, shorter=False))
+    return prove(comm, job, make, Serial(alone, 3 * plan.own.local_steps, plain=False, shorter=False))
 
 
-def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
-    """Run every training that the options ask for, from the same start; returns the exit status."""
-    keep_freed_memory()
-    job, plan = prepared
-    whole = Whole(job, len(plan.servers))
-    start = whole.read()
-    plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-    if comm.rank == 0:
-        report.say_at_start(job, plan)
-    plans = [parameter_server.consistent(plan, *asked) for asked in report.trainings(plan.options)]
-    proofs = [prove_servers(comm, job, each) for each in plans]
-    outcomes = [outcome for each in plans if (outcome := parameter_server.train_once(comm, job, each, start))]
-    return comm.broadcast_object(report.report(job, whole, outcomes, proofs) if comm.rank == 0 else None)
+class ParameterServer(Training[ServerOptions]):
+    name, doc, options = "parameter_server", parameter_server.__doc__, ServerOptions
+    defaults = {"precision": "fp32"}
+    cases = {name: f"--consistency {name}" for name in CONSISTENCIES}
+
+    def prepared(self, arguments: Sequence[str], comm: Any) -> tuple[Job[ServerOptions], Plan]:
+        """Parse and check; nothing is allocated. Raises UsageError for options that cannot work."""
+        line, ranks = self.read(arguments), comm.size
+        own = line.own
+        workers, servers = roles_of(own, ranks)
+        check_training(line.training, line.files)
+        check_roles(own, workers, servers)
+        check_together(own)
+        layout = Layout(dp=len(workers), servers=ranks - len(workers))
+        job = command.prepare(self.name, line, layout)
+        flats = divided(job.units, len(servers))
+        held = place_keys(own, len(servers), sum(flat.padded for flat in flats))
+        ranges = cut(flats, held)
+        return job, Plan(workers, servers, held, ranges, 0, False, 0, 0, own, job.training.steps, asked_of(job))
+
+    def work(self, comm: Comm, prepared: tuple[Job[ServerOptions], Plan]) -> int:
+        """Run every training that the options ask for, from the same start; returns the exit status."""
+        keep_freed_memory()
+        job, plan = prepared
+        whole = Whole(job, len(plan.servers))
+        start = whole.read()
+        plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
+        if comm.rank == 0:
+            report.say_at_start(job, plan)
+        plans = [parameter_server.consistent(plan, *asked) for asked in report.trainings(plan.own)]
+        proofs = [prove_servers(comm, job, each) for each in plans]
+        outcomes = [outcome for each in plans if (outcome := parameter_server.train_once(comm, job, each, start))]
+        return comm.broadcast_object(report.report(job, whole, outcomes, proofs) if comm.rank == 0 else None)
 
 
-CHAPTER = Program(
-    name="parameter_server",
-    parser=parser,
-    prepare=lambda made, arguments, comm: prepare(made, arguments, comm.size),
-    work=work,
-    trains=True,
-    cases={name: f"--consistency {name}" for name in CONSISTENCIES},
-)
+CHAPTER = ParameterServer()

@@ -3,27 +3,32 @@ place of training: a schedule drawn, a published table."""
 
 import argparse
 import math
-from argparse import SUPPRESS
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from minidist import UsageError, command, pipeline
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
+from minidist.cli.fields import HIDDEN, flag, option, output, parse
 from minidist.cli.options import Parser, at_least, within
 from minidist.cli.paths import check_writable
-from minidist.command import Job, Options
+from minidist.cli.shared import FileOptions, Line, TrainingOptions
+from minidist.command import Job
 from minidist.grid.shares import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
+from minidist.nn.optim import Optimizer
 from minidist.papers import pipelines
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
 from minidist.pp.best import choose
-from minidist.pp.draw import draw
-from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, few_micro_batches, fit
+from minidist.pp.draw import Sizes, draw
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, Staging, cut, few_micro_batches, fit
 from minidist.pp.schedules import SCHEDULES
+from minidist.programs.axes import axis
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Delayed, Serial
 
@@ -38,7 +43,7 @@ def stage_workers(text: str) -> tuple[int, ...] | str:
     return counts
 
 
-def costs(text: str) -> tuple[float, ...]:
+def times_of(text: str) -> tuple[float, ...]:
     """An argument type: times of F, B and W; of a message; and of a forward and a backward that overlap."""
     try:
         times = tuple(float(part) for part in text.split(","))
@@ -55,132 +60,182 @@ def costs(text: str) -> tuple[float, ...]:
 ON_ANY = [name for name, schedule in SCHEDULES.items() if schedule.stages_in == 1]
 # Without a flush each stage updates on its own. So these defaults avoid all on which stages would have to agree: a norm
 # of all gradients, a common loss scale, a matrix that two stages share.
-ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+ON_ITS_OWN = "--clip 0 --precision fp32 --untied"
 
 
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help="one of those of --draw all")
-    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="of each stage, if it has several; default: 2")
-    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
-    add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
-    parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
-    add(
-        "--draw",
-        choices=("all", *SCHEDULES),
-        metavar="NAME",
-        help="draw a schedule, or all; --costs F,B,W[,message[,F&B]]",
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    schedule: str = option("1f1b", None, "NAME", "one of those of --draw all", choices=tuple(SCHEDULES))
+    micro_batches: int | None = option(
+        None, at_least(1), "M", "to an update; default: about 8, or PipeDream 1", ("-m", "--micro-batches")
     )
-    add("--best", action="store_true", help="draw the fastest; --held X of 1F1B's activations")
-    add("--held", type=within(0, 1000), metavar="X", help=SUPPRESS)
-    add("--costs", type=costs, metavar="TIMES", help=SUPPRESS)
-    add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
-    add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
-    parser.renamed("--stages", "--pp")
-    without = ", ".join(name for name, schedule in SCHEDULES.items() if not schedule.flushes)
-    parser.epilog = f"""Without a flush ({without}) weights are older: not serial losses; defaults are
-        {" ".join(ON_ITS_OWN)}."""
+    chunks: int | None = option(
+        None, at_least(1), "V", "of each stage, if it has several; default: 2", ("-v", "--chunks")
+    )
+    contiguous: int | None = option(None, at_least(1), "N", CONTIGUOUS)
+    replicas: tuple[int, ...] | str = option((), stage_workers, "R,R,...", "pipedream: ranks of each stage; or auto")
+    trace: str | None = output("write the timeline for https://ui.perfetto.dev")
+    draw: str | None = option(
+        None,
+        None,
+        "NAME",
+        "draw a schedule, or all; --costs F,B,W[,message[,F&B]]",
+        choices=("all", *SCHEDULES),
+    )
+    best: bool = flag("draw the fastest; --held X of 1F1B's activations")
+    held: float | None = option(None, within(0, 1000), "X", HIDDEN)
+    costs: tuple[float, ...] | None = option(None, times_of, "TIMES", HIDDEN)
+    pp: int | None = axis(
+        "stages: to draw, 4; to train, as many as ranks", names=("-p", "--pp"), metavar="P", formerly="--stages"
+    )
+    zero_bubble_table: bool = flag("Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
+
+    @property
+    def instead(self) -> list[str]:
+        """What is asked for in place of training."""
+        asked = {"--draw": self.draw, "--best": self.best, "--zero-bubble-table": self.zero_bubble_table}
+        return [option for option, value in asked.items() if value]
+
+    @property
+    def flushes(self) -> bool:
+        return SCHEDULES[self.schedule].flushes
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
-    """Parse and check; --draw, --best and --zero-bubble-table return the options alone. Raises UsageError for options
-    that cannot work."""
-    options = made.parse_args(arguments)
-    instead = [name for name in ("draw", "best", "zero_bubble_table") if vars(options)[name]]  # of training
-    if len(instead) > 1:
-        one, other = (f"--{name.replace('_', '-')}" for name in instead[:2])
+def check_instead(own: PipelineOptions) -> None:
+    """Raise UsageError for options of drawings that do not go together, or without one."""
+    if len(own.instead) > 1:
+        one, other, *_ = own.instead
         raise UsageError(f"{one} and {other}: use one of them")
-    if options.held is not None and not options.best:
+    if own.held is not None and not own.best:
         raise UsageError("--held is of --best: use both, or leave it out")
-    if options.draw or options.best:
-        return options
-    if options.costs:
+    if own.costs and not (own.draw or own.best):
         raise UsageError("--costs is of --draw and --best: in training, F, B and W take 1 each")
-    if options.zero_bubble_table:
-        check_writable("--json", options.json if options.json != "-" else None)
-        if ranks not in zero_bubble.RANKS:
-            raise UsageError(f"the paper's table has no pipeline of {ranks}: use mpirun -n 8, -n 16 or -n 32")
-        return options
-    if not SCHEDULES[options.schedule].flushes:
-        arguments = [*ON_ITS_OWN, *arguments]
-        options = made.parse_args(arguments)
-        if options.clip:
-            raise UsageError(f"{options.schedule} updates each stage on its own, without a norm of all: use --clip 0")
-        if options.precision == "mixed":
-            raise UsageError(f"{options.schedule} updates each stage on its own: use --precision fp32")
-    if options.accumulate > 1:
-        raise UsageError(f"a pipeline accumulates over its micro-batches: use --micro-batches {options.accumulate}")
-    if options.replicas == "auto":
-        units = command.prepare(made, arguments, ranks, Layout(pp=ranks)).units
-        known = balance.profile(units, options.batch, options.context, itemsize=4)
-        options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
-    layout = fit(options, ranks)
-    if options.pp not in (None, layout.pp):
-        raise UsageError(f"--pp {options.pp} is not {layout.pp} stages: use mpirun -n {options.pp}, or leave out --pp")
-    job = command.prepare(made, [*arguments, "--accumulate", str(layout.micro_batches)], ranks, layout)
-    job.layout = cut(layout, job.options, job.units, job.settings.precision.bytes)
-    return job
 
 
-def make(job: Job, comm: Comm) -> Pipeline:
-    at, options = job.layout, job.options
-    stream = at.schedule, options.steps, at.replicas, options.save_every, at.contiguous
-    return pipeline.pipeline_of(job.units, job.settings, comm, at.parts, *stream)
+def check_table(files: FileOptions, ranks: int) -> None:
+    check_writable("--json", None if files.quiet else files.json)
+    if ranks not in zero_bubble.RANKS:
+        raise UsageError(f"the paper's table has no pipeline of {ranks}: use mpirun -n 8, -n 16 or -n 32")
 
 
-def drained(options: Options) -> bool:
+def check_updates(schedule: str, training: TrainingOptions) -> None:
+    """Raise UsageError for what stages that update on their own would have to agree on."""
+    if training.clip:
+        raise UsageError(f"{schedule} updates each stage on its own, without a norm of all: use --clip 0")
+    if training.precision == "mixed":
+        raise UsageError(f"{schedule} updates each stage on its own: use --precision fp32")
+
+
+def drained(own: PipelineOptions, save_every: int | None) -> bool:
     """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
-    return bool(options.save_every and not SCHEDULES[options.schedule].flushes)
+    return bool(save_every and not own.flushes)
 
 
-def serial(job: Job) -> Serial:
-    """Without a flush, each stage's gradients are those of older weights: the papers say of which."""
-    few = few_micro_batches(job.layout)
-    if SCHEDULES[job.layout.schedule].flushes:
-        return Serial(micro_batches=few)
+class Pipelined(Chapter[PipelineOptions]):
+    name, doc, options = "pipeline", pipeline.__doc__, PipelineOptions
+    needs, closing = staticmethod(needs), staticmethod(promised.print_letters)
+    cases = {name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY}
 
-    def make(small: Job) -> Delayed:
-        at, workers = small.layout, small.layout.replicas or (1,) * small.layout.pp
-        stages = [{flat.name for i in part for flat in small.units[i].flats} for part in at.parts]
+    def parser(self) -> Parser:
+        made = super().parser()
+        without = ", ".join(name for name, schedule in SCHEDULES.items() if not schedule.flushes)
+        made.epilog = f"Without a flush ({without}) weights are older: not serial losses; defaults are {ON_ITS_OWN}."
+        return made
 
-        def version(k: int, flat: Flat) -> int:
-            stage = next(stage for stage, names in enumerate(stages, 1) if flat.name in names)
-            return pipelines.version_with_replicas(at.schedule, workers, stage, k, at.micro_batches)
+    def read(self, arguments: Sequence[str], made: Parser | None = None) -> Line[PipelineOptions]:
+        parsed = parse(made or self.parser(), arguments)
+        line = Line.of(parsed, self.options)
+        if line.own.flushes:
+            return line
+        training, given = line.training, parsed.given
+        training = replace(
+            training,
+            clip=training.clip if "clip" in given else 0.0,
+            precision=training.precision if "precision" in given else "fp32",
+        )
+        return replace(line, training=training, model=replace(line.model, untied=True))
 
-        return Delayed(small.units, small.settings, version)
+    def layout(self, line: Line[PipelineOptions], ranks: int) -> Layout:
+        own, training = line.own, line.training
+        if not own.flushes:
+            check_updates(own.schedule, training)
+        if training.accumulate > 1:
+            raise UsageError(
+                f"a pipeline accumulates over its micro-batches: use --micro-batches {training.accumulate}"
+            )
+        replicas = own.replicas
+        if isinstance(replicas, str):  # auto
+            units = command.prepare(self.name, line, Layout(pp=ranks)).units
+            known = balance.profile(units, training.batch, line.model.context, itemsize=4)
+            replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
+        asked = Staging(own.schedule, own.micro_batches, own.chunks, own.contiguous, replicas)
+        found = fit(asked, line.model.layers, training.batch, ranks)
+        if own.pp not in (None, found.pp):
+            raise UsageError(f"--pp {own.pp} is not {found.pp} stages: use mpirun -n {own.pp}, or leave out --pp")
+        return found
 
-    return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
+    def complete(self, line: Line[PipelineOptions], layout: Layout) -> Line[PipelineOptions]:
+        return replace(line, training=replace(line.training, accumulate=layout.micro_batches))
+
+    def checked(self, job: Job[PipelineOptions]) -> Job[PipelineOptions]:
+        sizes = job.training.batch, job.model.context, job.settings.precision.bytes
+        return replace(job, layout=cut(job.layout, job.units, *sizes))
+
+    def job_of(self, line: Line[PipelineOptions], ranks: int, optimizer: Optimizer | None = None) -> Any:
+        """A job; or the options alone, if they ask for something in place of training."""
+        check_instead(line.own)
+        if line.own.zero_bubble_table:
+            check_table(line.files, ranks)
+        return line if line.own.instead else super().job_of(line, ranks, optimizer)
+
+    def make(self, job: Job[PipelineOptions], comm: Comm) -> Pipeline:
+        at = job.layout
+        stream = at.schedule, job.training.steps, at.replicas, job.files.save_every, at.contiguous
+        return pipeline.pipeline_of(job.units, job.settings, comm, at.parts, *stream)
+
+    def serial(self, job: Job[PipelineOptions]) -> Serial:
+        """Without a flush, each stage's gradients are those of older weights: the papers say of which."""
+        few = few_micro_batches(job.layout)
+        if job.own.flushes:
+            return Serial(micro_batches=few)
+
+        def make(small: Job[PipelineOptions]) -> Delayed:
+            at, workers = small.layout, small.layout.replicas or (1,) * small.layout.pp
+            stages = [{flat.name for i in part for flat in small.units[i].flats} for part in at.parts]
+
+            def version(k: int, flat: Flat) -> int:
+                stage = next(stage for stage, names in enumerate(stages, 1) if flat.name in names)
+                return pipelines.version_with_replicas(at.schedule, workers, stage, k, at.micro_batches)
+
+            return Delayed(small.units, small.settings, version)
+
+        return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
+
+    def claims(self, run: Run) -> list[Claim]:
+        o = run.options
+        return [] if o.save_every and not SCHEDULES[o.schedule].flushes else promised.claims(run)
+
+    def title(self, job: Job[PipelineOptions]) -> str:
+        return f"{self.name}, {job.own.schedule}"
+
+    def work(self, comm: Any, prepared: Job[PipelineOptions] | Line[PipelineOptions]) -> int:
+        """Draw, fill the table, or train and then show the timeline."""
+        own, files = prepared.own, prepared.files
+        if not isinstance(prepared, Job):
+            sizes = Sizes(own.pp or 4, own.micro_batches or 8, own.chunks, own.contiguous, own.costs or ())
+            if own.draw:
+                return draw(own.draw, sizes, files.json)
+            return choose(sizes, own.held, files.json) if own.best else zero_bubble.main(comm, files.json)
+        driver = self.driver(comm, prepared)
+        assert isinstance(driver, Pipeline)
+        status = self.train(comm, prepared, driver)
+        if drained(own, files.save_every) and comm.rank == 0 and not files.quiet:
+            promised.print_drained(files.save_every)
+        promised.show_clocks(comm, driver.watch.timeline, prepared)
+        return status
+
+    def needs_no_ranks(self, arguments: Sequence[str]) -> bool:
+        return any(argument.startswith(("--draw", "--best")) for argument in arguments)
 
 
-def claims(run: Run) -> list[Claim]:
-    return [] if drained(run.options) else promised.claims(run)
-
-
-def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
-    """Draw, fill the table, or train and then show the timeline."""
-    if not isinstance(job, Job):
-        return draw(job) if job.draw else choose(job) if job.best else zero_bubble.main(comm, job.json)
-    driver = chapter.driver(comm, job)
-    assert isinstance(driver, Pipeline)
-    status = chapter.train(comm, job, driver)
-    if drained(job.options) and comm.rank == 0 and job.options.json != "-":
-        promised.print_drained(job.options)
-    promised.show_clocks(comm, driver.watch.timeline, job)
-    return status
-
-
-CHAPTER = Chapter(
-    name="pipeline",
-    doc=pipeline.__doc__,
-    make=make,
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=promised.print_letters,
-    serial=serial,
-    needs=needs,
-    perform=perform,
-    needs_no_ranks=lambda arguments: any(argument.startswith(("--draw", "--best")) for argument in arguments),
-    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY},
-)
+CHAPTER = Pipelined()

@@ -1,7 +1,6 @@
 """Prove a run's numbers before it begins: its own layout, on a small batch, and the same steps in one process."""
 
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from minidist import checkpoint
 from minidist.claims import proof as proofs
 from minidist.claims.proof import Proof, Size
 from minidist.claims.run import Asked
-from minidist.command import Job, declare
+from minidist.command import Job
 from minidist.engine import Engine
 from minidist.memory import kernel
 from minidist.nn.precision import PRECISIONS
@@ -23,16 +22,16 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
     its end nothing is left of what it has made.
 
     make: the chapter's own layout, of a job. serial: its serial form."""
-    o = job.options
-    begun = checkpoint.opened(o.load).state["steps"] if o.load else 0
-    if o.prove is False or o.steps <= begun:
+    training, load = job.training, job.files.load
+    begun = checkpoint.opened(load).state["steps"] if load else 0
+    if training.prove is False or training.steps <= begun:
         return None
-    asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
+    asked = Asked(job.chapter, job.options, job.layout, job.vocabulary)
     size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
-    if o.prove is None and (reason := proofs.why_left_out(asked, size)):
+    if training.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
     with comm.phase(proofs.PHASE, closed=True):
-        made = compare(comm, job, shrunk(job, size, begun, serial.options), size, make, serial)
+        made = compare(comm, job, shrunk(job, size, begun, serial.own or job.own), size, make, serial)
     if job.began:  # --witness
         kernel.forget_most()
         job.began = kernel.pages()
@@ -43,16 +42,15 @@ def compare(
     comm: Any, job: Job, small: Job, size: Size, make: Callable[[Job, Any], Any], serial: Serial
 ) -> Proof | None:
     """Take the steps on all ranks, then on rank 0 alone, and compare; returns None on the other ranks."""
-    o = job.options
 
     def loaded(driver: Any) -> Any:
-        if o.load:
-            checkpoint.load(o.load, driver.engine)
+        if job.files.load:
+            checkpoint.load(job.files.load, driver.engine)
         return driver
 
-    begun = small.options.steps - size.steps
+    begun = small.training.steps - size.steps
     drawn = [
-        job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(o.seed, begun + step))
+        job.corpus.batch(size.micro_batches * size.rows, size.positions, key=(job.training.seed, begun + step))
         for step in range(size.steps)
     ]
     try:
@@ -63,7 +61,7 @@ def compare(
         proofs.send(comm, taken)
         return None
     keeps_all = replace(small.settings, recompute="none")
-    engine = loaded(serial.make(replace(small, units=units_of(job), settings=keeps_all)))
+    engine = loaded(serial.make(replace(small, units=units_of(job, serial), settings=keeps_all)))
     first = first_loss(engine, job)
     alone = proofs.take_steps(engine, drawn, serial.plain)
     made = proofs.compare(size, proofs.receive(comm, taken), alone, job.layout, serial.plain)
@@ -71,7 +69,7 @@ def compare(
     return made
 
 
-def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
+def shrunk(job: Job, size: Size, begun: int, own: Any) -> Job:
     """The same run in float64, with a small batch, few steps, and memories without limits. Its learning rate is
     moderate, and changes with each update."""
     settings = replace(
@@ -83,20 +81,24 @@ def shrunk(job: Job, size: Size, begun: int, other: Mapping[str, Any]) -> Job:
         host_capacity=None,
         disk_capacity=None,
     )
-    said = {"precision": "fp64", "batch": size.micro_batches * size.rows, "accumulate": size.micro_batches}
-    said |= {"steps": begun + size.steps, "save_every": None, "json": "-"}
-    options = Namespace(**{**vars(job.options), **said, **other})
-    layout, units = replace(job.layout, micro_batches=size.micro_batches), declare(options, len(job.corpus.vocabulary))
-    return replace(job, options=options, settings=settings, layout=layout, units=units)
+    training = replace(
+        job.training,
+        precision="fp64",
+        batch=size.micro_batches * size.rows,
+        accumulate=size.micro_batches,
+        steps=begun + size.steps,
+    )
+    files = replace(job.files, save_every=None, json="-")
+    layout, units = replace(job.layout, micro_batches=size.micro_batches), job.declared()
+    return replace(job, training=training, files=files, own=own, settings=settings, layout=layout, units=units)
 
 
 def first_loss(engine: Engine, job: Job) -> float:
     """The loss of the run's first step, with all its micro-batches and its dropout."""
-    o = job.options
-    x, y = job.corpus.batch(o.batch, o.context, key=(o.seed, engine.steps))
-    total = 0.0
-    for i, (of_x, of_y) in enumerate(zip(np.split(x, o.accumulate), np.split(y, o.accumulate), strict=True)):
-        batch = engine.share_of(of_x, of_y, key=(o.seed, engine.steps, i))
+    x, y = job.batch(engine.steps)
+    total, n = 0.0, job.training.accumulate
+    for i, (of_x, of_y) in enumerate(zip(np.split(x, n), np.split(y, n), strict=True)):
+        batch = engine.share_of(of_x, of_y, key=(job.training.seed, engine.steps, i))
         loss, _ = engine.run(engine.segments, batch.tokens, batch, keep=False)
-        total += (float(loss) + sum(batch.losses)) / o.accumulate
+        total += (float(loss) + sum(batch.losses)) / n
     return total

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from minidist import checkpoint
 from minidist.claims import needs
@@ -14,31 +14,35 @@ from minidist.claims.run import Asked, Run
 from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.paths import say_written, write_json, write_output
-from minidist.command import Job, about, declare, say_at_start
+from minidist.command import Job, about, say_at_start
 from minidist.engine import Engine
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
-from minidist.nn.sample import generate
-from minidist.train import Driver, History, step_times, train, validate
+from minidist.train import Driver, History, print_sample, step_times, train, validate
+
+
+class Promises(Protocol):
+    """What a chapter says about its runs."""
+
+    def claims(self, run: Run) -> list[Claim]: ...
+
+    def closing(self, run: Run) -> None: ...
+
+    def title(self, job: Job) -> str: ...
 
 
 def train_and_report(
-    job: Job,
-    driver: Driver,
-    comm: Any,
-    claims: Callable[[Run], list[Claim]],
-    closing: Callable[[Run], None],
-    count: Callable[[], dict[str, Any]] = dict,
+    chapter: Promises, job: Job, driver: Driver, comm: Any, count: Callable[[], dict[str, Any]] = dict
 ) -> int:
     """Train, validate, report; returns the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
 
     count: counts other figures on each rank, after training, when nothing can change any more.
     """
     keep_freed_memory()
-    engine, options, corpus = driver.engine, job.options, job.corpus
-    watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
-    if options.load:
-        checkpoint.load(options.load, engine)
+    engine, files = driver.engine, job.files
+    watching = witness.Witness(engine.device, engine.host, began=job.began) if files.witness else None
+    if files.load:
+        checkpoint.load(files.load, engine)
     say_at_start(job, comm.rank, comm.size)
     try:
         history = train(job, driver, comm)
@@ -47,40 +51,37 @@ def train_and_report(
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
     seen = {"witness": watching.close()} if watching else {}
-    validation, memory = validate(driver, corpus, options), engine.memory()
+    validation, memory = validate(driver, job), engine.memory()
     below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
     counted = {"tokens": history.tokens, **driver.counted(), **count(), **seen}
     wire = history.sent or {}, history.sent_to, history.received
     everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
-    held = comm.gather_object(history.held) if options.memory_plot else None
-    if options.save:
-        checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
-    if options.export:
-        checkpoint.export(options.export, engine, comm, about(job, comm.size), options.names)
-    weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
+    held = comm.gather_object(history.held) if files.memory_plot else None
+    if files.save:
+        checkpoint.save(files.save, engine, comm, about(job, comm.size), files.keep)
+    if files.export:
+        checkpoint.export(files.export, engine, comm, about(job, comm.size), files.names)
+    weights = checkpoint.weights(engine, writer=comm.rank == 0) if files.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
     run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
-    checked = [*of_every_chapter(run, claims(run)), *witness_claims(run)] if complete else []
-    checked += proof_claims(job.proof, run.loss, options.precision) if complete else []
-    if options.json != "-":
+    checked = [*of_every_chapter(run, chapter.claims(run)), *witness_claims(run)] if complete else []
+    checked += proof_claims(job.proof, run.loss, job.training.precision) if complete else []
+    if not files.quiet:
         with suppress(BrokenPipeError):  # the reader (head, less) has left
-            print_report(run, checked, closing, job.proof)
+            print_report(run, checked, chapter.closing, job.proof)
             print_witness(run)
-    if options.json:
-        write_json(options.json, run.as_json(checked))
-    if held and history.losses:
-        schedule = vars(options).get("schedule")  # only pipelines have one
-        title = f"{job.chapter}{f', {schedule}' * bool(schedule)}: what a rank holds in the course of a step"
-        write_output(options.memory_plot, plot.draw(held, title, plot.format_of(options.memory_plot)))
-    if options.sample:
-        units = declare(options, len(corpus.vocabulary))
-        tokens = generate(units, weights, options.sample, options.context, options.seed)
-        print("\nThe model writes:\n" + corpus.decode(tokens))
-    if options.json != "-":
-        plot_of = options.memory_plot if held and history.losses else None
-        say_written(checkpoint=options.save, export=options.export, memory_plot=plot_of)
+    if files.json:
+        write_json(files.json, run.as_json(checked))
+    if files.memory_plot and held and history.losses:
+        title = f"{chapter.title(job)}: what a rank holds in the course of a step"
+        write_output(files.memory_plot, plot.draw(held, title, plot.format_of(files.memory_plot)))
+    if files.sample:
+        print_sample(job, weights)
+    if not files.quiet:
+        plot_of = files.memory_plot if held and history.losses else None
+        say_written(checkpoint=files.save, export=files.export, memory_plot=plot_of)
     if not complete and history.losses:
         print(
             f"minidist: error: no step updated the parameters, so nothing was checked: {why_not(engine)}",
@@ -106,14 +107,14 @@ def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
 
 def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
     """With --device-memory, before anything is allocated: print how much of it the run needs by the formulas."""
-    options = job.options
-    if comm.rank > 0 or options.device_memory is None or options.json == "-":
+    capacity = job.files.device_memory
+    if comm.rank > 0 or capacity is None or job.files.quiet:
         return
     if estimate is None:
         print(f"What {job.chapter} will need of its devices no formula says.")
         return
-    asked = Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
-    print(needs.in_words(estimate(asked), options.device_memory))
+    asked = Asked(job.chapter, job.options, job.layout, job.vocabulary)
+    print(needs.in_words(estimate(asked), capacity))
 
 
 def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
@@ -127,7 +128,7 @@ def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
         chapter=job.chapter,
         options=job.options,
         layout=job.layout,
-        vocabulary=len(job.corpus.vocabulary),
+        vocabulary=job.vocabulary,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),

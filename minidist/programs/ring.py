@@ -2,12 +2,15 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minidist import collectives, ring
 from minidist.claims.collectives import Collective, Inputs, compare, rows_of
-from minidist.cli.options import Parser, at_least, timeout
+from minidist.cli.fields import option, output, parse, ranks_option
+from minidist.cli.options import at_least, timeout
 from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
@@ -65,26 +68,27 @@ def names_of(text: str) -> list[str]:
     return names
 
 
-def parser() -> Parser:
-    made = Parser("ring", ring.__doc__ or "")
-    made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
-    made.add_argument("--only", type=names_of, action="extend", metavar="NAME", help="only this; may be repeated")
-    made.add_argument("--timeout", type=timeout, default=TIMEOUT, metavar="S", help="if a rank is silent; 0: never")
-    made.ranks()
-    made.output("--json", help="write the report for machines; - is standard output")
-    return made
+@dataclass(frozen=True, kw_only=True)
+class RingOptions:
+    size: int = option(20_003, at_least(0, at_most=10**8), help="S: float32 elements")
+    only: tuple[str, ...] = option((), names_of, "NAME", "only this; may be repeated", action="extend")
+    timeout: float = option(TIMEOUT, timeout, "S", "if a rank is silent; 0: never")
+    ranks: int | None = ranks_option()
+    json: str | None = output("write the report for machines; - is standard output")
 
 
-def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> argparse.Namespace:
-    options = made.parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
-    return options
+class Ring(Program[RingOptions]):
+    name, doc, options = "ring", ring.__doc__, RingOptions
+    cases = {"": "--size 20003"}
+
+    def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
+        own = parse(self.parser(), arguments).of(RingOptions)
+        check_writable("--json", own.json if own.json != "-" else None)
+        return own
+
+    def work(self, comm: Comm, prepared: RingOptions) -> int:
+        chosen = {name: COLLECTIVES[name] for name in prepared.only or COLLECTIVES}
+        return compare(comm, prepared.size, chosen, prepared.json)
 
 
-CHAPTER = Program(
-    name="ring",
-    parser=parser,
-    prepare=prepare,
-    cases={"": "--size 20003"},
-    work=lambda comm, options: compare(comm, options, COLLECTIVES),
-)
+CHAPTER = Ring()

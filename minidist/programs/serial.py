@@ -5,14 +5,15 @@ which choices of experts are dropped, or compute gradients with older weights: t
 of this knows how ranks are numbered, sends a message, or uses a chapter's code.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from minidist.command import Job, declare
+from minidist.cli.shared import mixture_of
+from minidist.command import Job
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Block, Unit
@@ -31,7 +32,9 @@ class Serial:
     plain: bool = True  # whether every gradient is that of the newest weights: then gradients are compared, too
     micro_batches: int | None = None  # in a step; None: two, or one if the run has one
     shorter: bool = True  # whether its sequences may be shorter than the run's
-    options: Mapping[str, Any] = field(default_factory=dict)  # that bring it to do so in these steps
+    own: Any = None  # own options that bring it to do so in these steps; None: the run's
+    positions: str = "zigzag"  # how context ranks divide them
+    host_limit: int | None = None  # of the hosts that a token may go to
 
 
 PLAIN = Serial()
@@ -72,7 +75,7 @@ class Own(Engine):
 
     def __init__(self, job: Job, number: int, n: int) -> None:
         self.number, self.n = number, n
-        super().__init__(declare(job.options, len(job.corpus.vocabulary)), job.settings)
+        super().__init__(job.declared(), job.settings)
 
     def rows(self, n: int) -> range:
         sizes = chunk_sizes(n, self.n)
@@ -150,23 +153,21 @@ class Apart(Mixture):
         return super().choose(np.where(np.repeat(allowed, self.number // self.hosts, axis=1), prob, -1))
 
 
-def units_of(job: Job) -> list[Unit]:
+def units_of(job: Job, serial: Serial) -> list[Unit]:
     """A fresh model for one process."""
-    o, at = job.options, job.layout
-    units = declare(o, len(job.corpus.vocabulary))
-    limit = vars(o).get("host_limit")
-    if not vars(o).get("experts") or (o.capacity is None and limit is None):
+    units, at, mixture = job.declared(), job.layout, mixture_of(job.own)
+    if not mixture.experts or (mixture.routing.capacity is None and serial.host_limit is None):
         return units
 
     def groups(rows: int, length: int) -> list[Array]:
         tokens = np.arange(rows * length).reshape(rows, length)
         shares = np.split(tokens, np.cumsum(chunk_sizes(rows, at.dp))[:-1])
-        own = positions(length, at.cp, o.positions) if at.cp > 1 else [list(range(length))]
+        own = positions(length, at.cp, serial.positions) if at.cp > 1 else [list(range(length))]
         return [share[:, each].reshape(-1) for share in shares for each in own]
 
-    how: dict[str, Any] = {"groups": groups, "hosts": at.ep_hosts, "limit": limit or at.ep_hosts}
+    how: dict[str, Any] = {"groups": groups, "hosts": at.ep_hosts, "limit": serial.host_limit or at.ep_hosts}
     return [
-        replace(unit, mlp=Apart(**vars(unit.mlp), **how))
+        replace(unit, mlp=Apart(**{each.name: getattr(unit.mlp, each.name) for each in fields(unit.mlp)}, **how))
         if isinstance(unit, Block) and isinstance(unit.mlp, Mixture)
         else unit
         for unit in units

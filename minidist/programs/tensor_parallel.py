@@ -1,41 +1,41 @@
 """Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/tp/claims.py`)."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from minidist import command, tensor_parallel
+from minidist import tensor_parallel
 from minidist.claims.published import print_activations_closing
-from minidist.cli.options import Parser
+from minidist.cli.fields import flag
+from minidist.cli.shared import Line
+from minidist.command import Job
+from minidist.engine import Engine
 from minidist.grid.shares import needs
 from minidist.layout import Layout
+from minidist.programs.axes import check_tensor, sequence_flag
 from minidist.programs.chapter import Chapter
-from minidist.tp.claims import check_tensor, claims, count_with_dropout
+from minidist.tp.claims import claims, count_with_dropout
 
 
-def add_options(parser: Parser) -> None:
-    parser.add_argument(
-        "--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions"
-    )
-    parser.add_argument("--gather-logits", action="store_true", help="for comparison: a loss on every rank's logits")
+@dataclass(frozen=True, kw_only=True)
+class TensorOptions:
+    sequence_parallel: bool = sequence_flag()
+    gather_logits: bool = flag("for comparison: a loss on every rank's logits")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Ranks do not divide the batch: all work on all of it."""
-    check_tensor(made.parse_args(arguments), ranks)
-    return command.prepare(made, arguments, ranks, Layout(tp=ranks), **how)
+class TensorParallel(Chapter[TensorOptions]):
+    name, doc, options = "tensor_parallel", tensor_parallel.__doc__, TensorOptions
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_activations_closing)
+    count = staticmethod(count_with_dropout)
+    cases = {"": "", "sequence": "--sequence-parallel"}
+
+    def layout(self, line: Line[TensorOptions], ranks: int) -> Layout:
+        """Ranks do not divide the batch: all work on all of it."""
+        check_tensor(line.model, line.own.sequence_parallel, ranks)
+        return Layout(tp=ranks)
+
+    def make(self, job: Job[TensorOptions], comm: Any) -> Engine:
+        how = job.own.sequence_parallel, job.own.gather_logits
+        return tensor_parallel.tensor_parallel(job.units, job.settings, comm, *how)
 
 
-CHAPTER = Chapter(
-    name="tensor_parallel",
-    doc=tensor_parallel.__doc__,
-    make=lambda job, comm: tensor_parallel.tensor_parallel(
-        job.units, job.settings, comm, job.options.sequence_parallel, job.options.gather_logits
-    ),
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    closing=print_activations_closing,
-    needs=needs,
-    perform=lambda chapter, comm, job: chapter.train(comm, job, count=count_with_dropout),
-    cases={"": "", "sequence": "--sequence-parallel"},
-)
+CHAPTER = TensorParallel()

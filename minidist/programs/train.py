@@ -1,35 +1,50 @@
 """Serial training as a program: one process holds and computes everything."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, command, train
-from minidist.cli.options import Parser
+from minidist import UsageError, train
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
+from minidist.cli.fields import part
+from minidist.cli.shared import Line, MixtureOptions
+from minidist.command import Job
 from minidist.engine import Engine
-from minidist.ep.options import add_mixture, check_mixture
 from minidist.grid.shares import needs
+from minidist.layout import Layout
 from minidist.mpi import environment
+from minidist.programs.axes import check_mixture
 from minidist.programs.chapter import Chapter
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for options that cannot work, and on more than one rank."""
-    options = made.parse_args(arguments)
-    if environment.ranks() > 1 or (options.ranks or 1) > 1:
-        raise UsageError("this is serial training: run it on one rank, or take minidist.data_parallel")
-    check_mixture(options)
-    return command.prepare(made, arguments, ranks, **how)
+@dataclass(frozen=True, kw_only=True)
+class SerialOptions:
+    mixture: MixtureOptions = part(MixtureOptions)
 
 
-CHAPTER = Chapter(
-    name="train",
-    doc=train.__doc__,
-    make=lambda job, comm: Engine(job.units, job.settings),
-    add_options=lambda parser: add_mixture(parser, experts=0),
-    prepare=prepare,
-    serial=lambda job: None,
-    claims=lambda run: [],  # nothing is shared
-    needs=needs,
-    needs_no_ranks=lambda arguments: True,
-    cases={},
-)
+class Serial(Chapter[SerialOptions]):
+    name, doc, options = "train", train.__doc__, SerialOptions
+    needs = staticmethod(needs)
+    cases = {}
+
+    def layout(self, line: Line[SerialOptions], ranks: int) -> Layout:
+        if environment.ranks() > 1 or (line.training.ranks or 1) > 1:
+            raise UsageError("this is serial training: run it on one rank, or take minidist.data_parallel")
+        check_mixture(line.own.mixture)
+        return Layout(dp=ranks)
+
+    def make(self, job: Job[SerialOptions], comm: Any) -> Engine:
+        return Engine(job.units, job.settings)
+
+    def claims(self, run: Run) -> list[Claim]:
+        return []  # nothing is shared
+
+    def serial(self, job: Job[SerialOptions]) -> None:
+        return None
+
+    def needs_no_ranks(self, arguments: Sequence[str]) -> bool:
+        return True
+
+
+CHAPTER = Serial()

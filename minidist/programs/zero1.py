@@ -1,13 +1,21 @@
 """ZeRO-1 as a program: its options, and what the paper says of its runs."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from minidist import zero1
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.grid.shares import needs
-from minidist.programs.chapter import Chapter
-from minidist.programs.data_parallel import add_bucket_size
+from minidist.command import Job
+from minidist.programs.axes import buckets
+from minidist.programs.data_parallel import OnDataAxis
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketOptions:
+    bucket_size: int | None = buckets()
 
 
 def claims(run: Run) -> list[Claim]:
@@ -15,11 +23,12 @@ def claims(run: Run) -> list[Claim]:
     return [*held, *traffic_claims(run, stage=1)]
 
 
-CHAPTER = Chapter(
-    name="zero1",
-    doc=zero1.__doc__,
-    make=lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm),
-    add_options=add_bucket_size,
-    claims=claims,
-    needs=needs,
-)
+class ZeRO1(OnDataAxis[BucketOptions]):
+    name, doc, options = "zero1", zero1.__doc__, BucketOptions
+    claims = staticmethod(claims)
+
+    def make(self, job: Job[BucketOptions], comm: Any) -> zero1.ZeRO1:
+        return zero1.ZeRO1(job.units, job.settings, comm)
+
+
+CHAPTER = ZeRO1()

@@ -1,13 +1,15 @@
 """ZeRO-2 as a program: its options, and what the paper says of its runs."""
 
+from typing import Any
+
 from minidist import zero2
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
-from minidist.grid.shares import needs
-from minidist.programs.chapter import Chapter
-from minidist.programs.data_parallel import add_bucket_size
+from minidist.command import Job
+from minidist.programs.data_parallel import OnDataAxis
+from minidist.programs.zero1 import BucketOptions
 
 
 def claims(run: Run) -> list[Claim]:
@@ -15,12 +17,13 @@ def claims(run: Run) -> list[Claim]:
     return [*memory_claims(run, stage=2), peak, whole_layers_peak(run), *traffic_claims(run, stage=2)]
 
 
-CHAPTER = Chapter(
-    name="zero2",
-    doc=zero2.__doc__,
-    make=lambda job, comm: zero2.ZeRO2(job.units, job.settings, comm),
-    add_options=add_bucket_size,
-    claims=claims,
-    needs=needs,
-    cases={"": "--accumulate 2"},
-)
+class ZeRO2(OnDataAxis[BucketOptions]):
+    name, doc, options = "zero2", zero2.__doc__, BucketOptions
+    claims = staticmethod(claims)
+    cases = {"": "--accumulate 2"}
+
+    def make(self, job: Job[BucketOptions], comm: Any) -> zero2.ZeRO2:
+        return zero2.ZeRO2(job.units, job.settings, comm)
+
+
+CHAPTER = ZeRO2()

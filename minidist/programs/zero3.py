@@ -1,57 +1,54 @@
 """ZeRO-3 as a program: its options, and what the paper says of its runs."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, command, zero3
+from minidist import UsageError, zero3
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.needs import Needs
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
-from minidist.cli.options import Parser, at_least
+from minidist.cli.fields import first_given, flag, option, part
+from minidist.cli.options import at_least
+from minidist.command import Job
 from minidist.grid import shares
-from minidist.programs.chapter import Chapter
-from minidist.programs.data_parallel import add_bucket_size
+from minidist.programs.axes import buckets
+from minidist.programs.data_parallel import OnDataAxis
 from minidist.zr.limits import Limits, limited
 
 
-def add_options(parser: Parser) -> None:
-    parser.add_argument("--keep-last", action="store_true", help="keep the last unit gathered from forward to backward")
-    add_limits(parser)
-    add_bucket_size(parser)
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """The limits that DeepSpeed's stage 3 has, in elements."""
+
+    persist: int = option(0, at_least(0), "N", "do not divide parameters of at most N elements")
+    ahead: int = option(0, at_least(0), "N", "gather up to N elements ahead, in whole units")
+    live: int | None = option(None, at_least(0), "N", "but not if more than N would be gathered; default: any")
+
+    @property
+    def asked(self) -> Limits:
+        return Limits(self.persist, self.ahead, self.live)
 
 
-def add_limits(parser: Parser) -> None:
-    """Add the limits that DeepSpeed's stage 3 has, in elements."""
-    add = parser.add_argument
-    add("--persist", type=at_least(0), metavar="N", default=0, help="do not divide parameters of at most N elements")
-    add("--ahead", type=at_least(0), metavar="N", default=0, help="gather up to N elements ahead, in whole units")
-    add("--live", type=at_least(0), metavar="N", help="but not if more than N would be gathered; default: any")
+@dataclass(frozen=True, kw_only=True)
+class ZeRO3Options:
+    keep_last: bool = flag("keep the last unit gathered from forward to backward")
+    limits: LimitOptions = part(LimitOptions)
+    bucket_size: int | None = buckets()
 
 
-def limits_of(options: Any) -> Limits:
-    return Limits(options.persist, options.ahead, options.live)
-
-
-def check_limits(options: Any, stage: int = 3) -> None:
+def check_limits(limits: LimitOptions, recompute: str, stage: int = 3, keep_last: bool = False) -> None:
     """Raise UsageError for limits without effect, or if parameters are gathered in an order that no formula knows."""
-    asked = [name for name in ("persist", "ahead") if vars(options)[name]]
-    if options.live is not None and not options.ahead:
+    asked = first_given(limits, "persist", "ahead")
+    if limits.live is not None and not limits.ahead:
         raise UsageError("--live limits what is gathered ahead: use it with --ahead")
     if asked and stage < 3:
-        raise UsageError(f"--{asked[0]} is of --zero 3: stage {stage} divides no parameters")
-    if asked and vars(options).get("keep_last"):
-        raise UsageError(f"--{asked[0]} and --keep-last: use one of them")
-    if options.ahead and options.recompute not in ("none", "selective", "full"):
-        raise UsageError(f"--ahead needs --recompute none, selective or full, not {options.recompute}")
-
-
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
-    """Parse and check. Raises UsageError for options that cannot work."""
-    job = command.prepare(made, arguments, ranks, **how)
-    check_limits(job.options)
-    return job
+        raise UsageError(f"{asked} is of --zero 3: stage {stage} divides no parameters")
+    if asked and keep_last:
+        raise UsageError(f"{asked} and --keep-last: use one of them")
+    if limits.ahead and recompute not in ("none", "selective", "full"):
+        raise UsageError(f"--ahead needs --recompute none, selective or full, not {recompute}")
 
 
 def needs(asked: Asked) -> list[Needs]:
@@ -74,15 +71,18 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-CHAPTER = Chapter(
-    name="zero3",
-    doc=zero3.__doc__,
-    make=lambda job, comm: limited(zero3.ZeRO3, limits_of(job.options))(
-        job.units, job.settings, comm, keep_last=job.options.keep_last
-    ),
-    add_options=add_options,
-    prepare=prepare,
-    claims=claims,
-    needs=needs,
-    cases={"": "--recompute full"},
-)
+class ZeRO3(OnDataAxis[ZeRO3Options]):
+    name, doc, options = "zero3", zero3.__doc__, ZeRO3Options
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    cases = {"": "--recompute full"}
+
+    def checked(self, job: Job[ZeRO3Options]) -> Job[ZeRO3Options]:
+        check_limits(job.own.limits, job.training.recompute, keep_last=job.own.keep_last)
+        return super().checked(job)
+
+    def make(self, job: Job[ZeRO3Options], comm: Any) -> zero3.ZeRO3:
+        engine = limited(zero3.ZeRO3, job.own.limits.asked)
+        return engine(job.units, job.settings, comm, keep_last=job.own.keep_last)
+
+
+CHAPTER = ZeRO3()

@@ -5,18 +5,15 @@ from itertools import accumulate, pairwise
 
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Asked, model_of
-from minidist.layout import Layout
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
-from minidist.papers.mixed_precision import BYTES
 from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.outcome import TrainedRun
 
 
 def claims(outcome: TrainedRun) -> list[Claim]:
     """All claims about this run. If a server stops, its load moves to another rank; no claim covers that."""
-    options = outcome.plan.options
+    options = outcome.plan.own
     made: list[Claim] = []
     if options.filter:
         made += filter_claims(outcome) if not (options.colocated and options.stop) else []
@@ -32,9 +29,7 @@ def claims(outcome: TrainedRun) -> list[Claim]:
         made.append(hash_claim(outcome))
     if options.replicas:
         made += copy_claims(outcome)
-    plan = outcome.plan
-    asked = Asked("parameter_server", plan.options, Layout(dp=len(plan.workers)), plan.vocabulary)
-    return [*made, share_claim(asked, [log.tokens for log in outcome.logs])]
+    return [*made, share_claim(outcome.plan.asked, [log.tokens for log in outcome.logs])]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -42,13 +37,13 @@ def claims(outcome: TrainedRun) -> list[Claim]:
 
 def value_bytes(outcome: TrainedRun) -> int:
     """The bytes of a weight, and of an element of a gradient."""
-    return BYTES[outcome.plan.options.precision].stored
+    return outcome.plan.asked.bytes.stored
 
 
 def units_of(outcome: TrainedRun) -> list[int]:
     """The keys of each unit of the model, padded so that the servers can share them evenly."""
     plan = outcome.plan
-    return model_of(plan.options, plan.vocabulary).units(len(plan.servers))
+    return plan.asked.model.units(len(plan.servers))
 
 
 def keys_of(outcome: TrainedRun) -> int:
@@ -84,7 +79,7 @@ def server_claims(outcome: TrainedRun) -> list[Claim]:
     plan, n, k, value = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers), value_bytes(outcome)
     into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
     out = [outcome.sent("pull values", rank) / plan.iterations for rank in plan.servers]
-    if plan.options.placement == "even":
+    if plan.own.placement == "even":
         formula = f"{value}·W·S" + "/k" * (k > 1)
         promised = [value * parameter_server.server_load(keys_of(outcome), n, k)] * k
     else:  # the share that the hashes gave it
@@ -105,7 +100,7 @@ def colocated_claims(outcome: TrainedRun) -> list[Claim]:
     promised = [value * parameter_server.colocated(keys_of(outcome), n, size) for size in shard_sizes(outcome)]
     ring = [value * elements for elements in ring_all_reduce(keys_of(outcome), n).sent]
     formula = f"{value}·2(N-1)/N·S"
-    if plan.options.placement == "even":
+    if plan.own.placement == "even":
         return [
             on_each_rank("PS, co-located", "sent by a rank", formula, promised, sent, "bytes"),
             on_each_rank("Horovod §3", "as in a ring", formula, ring, sent, "bytes"),
@@ -129,7 +124,7 @@ def filter_claims(outcome: TrainedRun) -> list[Claim]:
 
 def key_claim(outcome: TrainedRun) -> Claim:
     """Keys are sent with the values, each time or only once."""
-    plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
+    plan, cached = outcome.plan, outcome.plan.own.keys == "cached"
     keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
     formula = "8S+8(2T-1)·L" if cached else "2T·8S"
     promised = parameter_server.key_bytes(keys_of(outcome), len(ranges_of(outcome)), plan.iterations, cached)
@@ -160,16 +155,16 @@ def clock_claims(outcome: TrainedRun) -> list[Claim]:
 def hash_claim(outcome: TrainedRun) -> Claim:
     """A server that joins takes keys from the others; no key moves between the others."""
     plan, k = outcome.plan, len(outcome.plan.servers)
-    hands = count_moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
+    hands = count_moved(plan.segments, segments(range(k + 1), plan.own.virtual, plan.size))
     elsewhere = sum(keys for (_, new), keys in hands.items() if new != k)
     return Claim("PS §4.3", "keys moved between old servers", "0", 0, elsewhere, "keys", "all ranks")
 
 
 def copy_claims(outcome: TrainedRun) -> list[Claim]:
     """What is sent for the copies, and whether they are copies."""
-    plan, n, value, r = outcome.plan, len(outcome.plan.workers), value_bytes(outcome), outcome.plan.options.replicas
+    plan, n, value, r = outcome.plan, len(outcome.plan.workers), value_bytes(outcome), outcome.plan.own.replicas
     made = []
-    if not plan.options.stop:
+    if not plan.own.stop:
         copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / plan.iterations
         promised = value * parameter_server.copies(keys_of(outcome), n, r, plan.aggregate)
         how, formula = ("after aggregation", f"{value}·r·S") if plan.aggregate else ("push by push", f"{value}·r·W·S")

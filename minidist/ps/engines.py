@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import Stopped, checkpoint, command, ring, train
-from minidist.data import Corpus
+from minidist import Stopped, checkpoint, ring, train
+from minidist.command import Job
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
@@ -41,21 +41,21 @@ class Gradients(Engine):
         self.share = (rows.stop - rows.start) / n
         return range(rows.start, rows.stop)
 
-    def compute(self, corpus: Corpus) -> list[tuple[float, float]]:
+    def compute(self, job: Job) -> list[tuple[float, float]]:
         """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
         (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is to be pushed.
 
         Returns the loss and the simulated seconds of each step.
         """
-        options, first, done = self.plan.options, self.steps, []
-        steps = min(options.local_steps, options.steps - first)
-        slow = math.prod(factor for rank, factor in options.slow if rank == self.plan.workers[self.number])
+        own, first, done = self.plan.own, self.steps, []
+        steps = min(own.local_steps, self.plan.steps - first)
+        slow = math.prod(factor for rank, factor in own.slow if rank == self.plan.workers[self.number])
         for step in range(first, first + steps):
             self.passed.clear()
-            loss = train.train_step(self, corpus, options, step)
-            tokens = round(self.share * options.batch) * options.context
-            key = (options.seed, self.number, step)
-            done.append((loss, step_seconds(self.placed, tokens, options.jitter, slow, key)))
+            loss = train.train_step(self, job, step)
+            tokens = round(self.share * job.training.batch) * job.model.context
+            key = (job.training.seed, self.number, step)
+            done.append((loss, step_seconds(self.placed, tokens, own.jitter, slow, key)))
             self.accrued += self.grads
             if step + 1 < first + steps:
                 lr = self.settings.learning_rate(self.plan.first_update + step - self.plan.first_step)
@@ -66,7 +66,7 @@ class Gradients(Engine):
             norm = math.sqrt(squared_norm(self.accrued)) / self.share
             if not math.isfinite(norm):
                 raise Stopped("the gradient is not finite: lower --lr")
-            self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
+            self.scale = clipping_factor(norm, self.settings.clip * own.local_steps) / self.share
         return done
 
     def apply_gradients(self) -> None:
@@ -79,10 +79,10 @@ class Gradients(Engine):
         With --filter, the significantly-modified filter (Li et al., section 3.6): what is not pushed stays accrued.
         """
         values = (self.accrued[each.keys] * self.scale).astype(self.accrued.dtype, copy=False)
-        if not self.plan.options.filter:
+        if not self.plan.own.filter:
             self.accrued[each.keys] = 0
             return self.plan.keys_of_range(each), values
-        significant = np.flatnonzero(np.abs(values) > self.plan.options.filter)
+        significant = np.flatnonzero(np.abs(values) > self.plan.own.filter)
         keys = each.lo + significant
         self.accrued[keys] = 0
         return keys, values[significant]
@@ -91,12 +91,12 @@ class Gradients(Engine):
 class Whole(Engine):
     """The whole model in one place: to start from, and, at the end, to validate, save and sample."""
 
-    def __init__(self, job: command.Job, shards: int) -> None:
-        units = command.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
+    def __init__(self, job: Job, shards: int) -> None:
+        units = job.declared()  # job.units have the arrays of rank 0's worker
         divided(units, shards)
         super().__init__(units, job.settings)
-        if job.options.load:
-            checkpoint.load(job.options.load, self)
+        if job.files.load:
+            checkpoint.load(job.files.load, self)
 
     def read(self) -> list[Array]:
         """[weights, *moments], each of all keys."""
@@ -116,5 +116,5 @@ class Whole(Engine):
                 array[...] = whole[offset : offset + flat.padded]
             flat.param[...] = flat.master  # rounded, if that is how it is stored
             offset += flat.padded
-        done = outcome.plan.options.steps - outcome.plan.first_step
-        self.steps, self.updates = outcome.plan.options.steps, outcome.plan.first_update + done
+        done = outcome.plan.steps - outcome.plan.first_step
+        self.steps, self.updates = outcome.plan.steps, outcome.plan.first_update + done

@@ -26,7 +26,7 @@ class Inbox:
         self.waiting: list[deque[Request]] = [deque() for _ in range(workers)]
         self.more = [True] * workers  # whether the worker is in the middle of a moment's messages
         self.finished = [False] * workers
-        self.key_lists = KeyLists(plan.options.keys == "cached")
+        self.key_lists = KeyLists(plan.own.keys == "cached")
 
     def add(self, message: Request) -> None:
         self.waiting[message.worker].append(self.key_lists.restore_keys(message))

@@ -4,17 +4,18 @@ A range of keys is the part of one unit of the model (embedding, block 1, …) t
 server together are its shard.
 """
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.claims.run import Asked
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment
+from minidist.ps.options import ServerOptions
 
 MOST_VIRTUAL = 1000  # virtual servers in total: each costs every worker some messages in every iteration
 
@@ -45,8 +46,9 @@ class Plan:
     aggregate: bool  # bsp: sum the workers' gradients, then update once
     first_step: int  # with --load: training steps, and updates, that the weights have had
     first_update: int
-    options: argparse.Namespace
-    vocabulary: int  # of the text
+    own: ServerOptions
+    steps: int  # until which it trains
+    asked: Asked  # what formulas need
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ class Plan:
     @property
     def iterations(self) -> int:
         """Pulls and pushes of each worker."""
-        return -(-(self.options.steps - self.first_step) // self.options.local_steps)
+        return -(-(self.steps - self.first_step) // self.own.local_steps)
 
     def of(self, shard: int) -> list[int]:
         """The numbers of a shard's ranges."""
@@ -69,12 +71,12 @@ class Plan:
 
     def keys_of_range(self, each: Range) -> Array | None:
         """The keys that go with the values of a range; None: none, both sides know them."""
-        return None if self.options.keys == "none" else np.arange(each.lo, each.hi)
+        return None if self.own.keys == "none" else np.arange(each.lo, each.hi)
 
     def chain(self, shard: int, closed: set[int]) -> list[int]:
         """The ranks that hold a shard and have not stopped: the first serves it, the others keep copies."""
         k = len(self.servers)
-        holders = [self.servers[(shard + i) % k] for i in range(self.options.replicas + 1)]
+        holders = [self.servers[(shard + i) % k] for i in range(self.own.replicas + 1)]
         return [rank for rank in holders if rank not in closed]
 
 

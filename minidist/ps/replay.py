@@ -30,8 +30,8 @@ class Replay(Engine):
         self.plan, self.outcome = plan, outcome
         self.worker: int | None = None  # whose rows a pass is for; None: all
         self.accrued = [np.zeros(plan.size) for _ in plan.workers]  # gradients that a filter has kept back
-        self.losses = np.zeros(plan.options.steps - plan.first_step)
-        self.corpus, self.taken = job.corpus, 0
+        self.losses = np.zeros(plan.steps - plan.first_step)
+        self.job, self.taken = job, 0
         self.ranges: list[list[Array]] = []  # [weights, *moments] of each
         self.history: list[list[Array]] = []  # of each range, its weights after each update
 
@@ -58,19 +58,19 @@ class Replay(Engine):
 
     def push_of(self, worker: int, clock: int, weights: Array) -> Pushed:
         """A worker's push of an iteration, from the weights that it has read."""
-        plan, o = self.plan, self.plan.options
-        self.worker, sizes = worker, chunk_sizes(o.batch // o.accumulate, len(plan.workers))
+        plan, own, accumulate = self.plan, self.plan.own, self.job.training.accumulate
+        self.worker, sizes = worker, chunk_sizes(self.job.training.micro_batch, len(plan.workers))
         share, total = sizes[worker] / sum(sizes), self.accrued[worker]
-        first = plan.first_step + clock * o.local_steps
-        for self.steps in range(first, min(first + o.local_steps, o.steps)):
+        first = plan.first_step + clock * own.local_steps
+        for self.steps in range(first, min(first + own.local_steps, plan.steps)):
             offset = 0
             for flat in self.flats:
                 flat.param[...] = weights[offset : offset + flat.padded]
                 flat.grad.fill(0)
                 offset += flat.padded
-            x, y = self.corpus.batch(o.batch, o.context, key=(o.seed, self.steps))
+            x, y = self.job.batch(self.steps)
             for self.micro_batch, part in enumerate(
-                zip(*(np.split(tokens, o.accumulate) for tokens in (x, y)), strict=True)
+                zip(*(np.split(tokens, accumulate) for tokens in (x, y)), strict=True)
             ):
                 loss = self.forward(*part)
                 self.losses[self.steps - plan.first_step] += loss.value
@@ -82,9 +82,9 @@ class Replay(Engine):
         scale = 1.0
         if not plan.aggregate:
             norm = math.sqrt(total @ total) / share
-            scale = clipping_factor(norm, self.settings.clip * o.local_steps) / share
+            scale = clipping_factor(norm, self.settings.clip * own.local_steps) / share
         values = total * scale
-        passed = np.abs(values) > o.filter if o.filter else np.full(plan.size, True)
+        passed = np.abs(values) > own.filter if own.filter else np.full(plan.size, True)
         total[passed] = 0
         return share, np.where(passed, values, 0)
 
@@ -97,7 +97,7 @@ class Replay(Engine):
         self.history[i].append(weights.copy())
 
     def rate(self, clock: int) -> float:
-        return self.settings.learning_rate(self.plan.first_update + clock * self.plan.options.local_steps)
+        return self.settings.learning_rate(self.plan.first_update + clock * self.plan.own.local_steps)
 
     def train_in_step(self) -> None:
         """bsp: all workers' pushes of an iteration make one update."""
@@ -106,7 +106,7 @@ class Replay(Engine):
             weights = np.concatenate([versions[-1] for versions in self.history])
             pushes = [self.push_of(worker, clock, weights)[1] for worker in range(len(plan.workers))]
             total = np.sum(pushes, axis=0)
-            scale = clipping_factor(math.sqrt(total @ total), self.settings.clip * plan.options.local_steps)
+            scale = clipping_factor(math.sqrt(total @ total), self.settings.clip * plan.own.local_steps)
             for i, each in enumerate(plan.ranges):
                 self.update_range(i, total[each.keys], scale, self.rate(clock), plan.first_update + clock + 1)
 

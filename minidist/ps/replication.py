@@ -39,7 +39,7 @@ class Chain:
 
     def seconds(self, update: Update) -> float:
         """Simulated time until all copies have made an update: hop by hop, and the confirmation."""
-        copies = self.plan.options.replicas
+        copies = self.plan.own.replicas
         return copies * (LATENCY + update.values.nbytes / BANDWIDTH) + LATENCY if copies else 0.0
 
     def begin(self, update: Update) -> bool:
@@ -87,5 +87,5 @@ class Chain:
         """Count an event: a message handled, an update made or copied. --stop names one of these by its number."""
         self.events += 1
         rank = self.plan.servers[self.shard]
-        if rank == self.mailbox.rank and self.plan.options.stop == (rank, self.events):
+        if rank == self.mailbox.rank and self.plan.own.stop == (rank, self.events):
             raise Stopped

@@ -15,28 +15,28 @@ from minidist.claims.run import Run
 from minidist.claims.screen import print_claims, print_summary
 from minidist.cli.paths import say_written, write_json
 from minidist.cli.tables import print_table
-from minidist.nn.precision import precision
-from minidist.nn.sample import generate
+from minidist.command import Job
 from minidist.papers.parameter_server import FIGURE_13
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.engines import Whole
+from minidist.ps.options import ServerOptions
 from minidist.ps.outcome import WINDOW, TrainedRun
 from minidist.ps.plan import Plan
 
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
 
-def trainings(options: command.Options) -> list[tuple[str, float]]:
+def trainings(own: ServerOptions) -> list[tuple[str, float]]:
     """The trainings that the options ask for: consistency and staleness of each."""
-    return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
+    return list(SWEEP) if own.staleness_sweep else [(own.consistency, own.staleness)]
 
 
-def say_at_start(job: command.Job, plan: Plan) -> None:
+def say_at_start(job: Job, plan: Plan) -> None:
     """Print, one per line, what every chapter says at its start, and what no saved run of several workers continues."""
     command.say_at_start(job, rank=0, ranks=len(plan.workers))
-    asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
-    if asynchronous and plan.options.load:
+    asynchronous = [consistency for consistency, _ in trainings(plan.own) if consistency != "bsp"]
+    if asynchronous and job.files.load:
         print(
             f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way:"
             " how far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",
@@ -47,44 +47,39 @@ def say_at_start(job: command.Job, plan: Plan) -> None:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> int:
+def report(job: Job, whole: Whole, outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> int:
     """Validate, print, save; returns the exit status. proofs: of each training."""
     runs, checked = [], []
     for outcome, proof in zip(outcomes, proofs, strict=True):
         whole.write(outcome)
-        runs.append(make_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
-        proved = proof_claims(proof, outcome.losses, job.options.precision)
+        runs.append(make_run(job, whole, outcome, train.validate(whole, job)))
+        proved = proof_claims(proof, outcome.losses, job.training.precision)
         checked.append([*claims(outcome), *proved] if outcome.losses else [])
-    options, ranks = job.options, len(outcomes[0].ranks)
-    if options.json != "-":
+    files, sweep, ranks = job.files, job.own.staleness_sweep, len(outcomes[0].ranks)
+    if not files.quiet:
         with suppress(BrokenPipeError):  # the reader (head, less) has left
-            if options.staleness_sweep and outcomes[0].losses:
-                print_sweep(outcomes, runs)
+            if sweep and outcomes[0].losses:
+                print_sweep(job, outcomes, runs)
                 print_proofs(outcomes, proofs)
             else:
                 print_summary(runs[0])
                 print_proof(proofs[0])
-                print_one(outcomes[0])
+                print_one(job, outcomes[0])
             print_promises(checked)
     documents = [
         {**run.as_json(made), "consistency": outcome.plan.name, "simulated": outcome.simulated()}
         for run, outcome, made in zip(runs, outcomes, checked, strict=True)
     ]
-    if options.json:
-        write_json(
-            options.json, {"chapter": job.chapter, "runs": documents} if options.staleness_sweep else documents[0]
-        )
-    if options.save:
-        checkpoint.save(options.save, whole, train.Alone(), command.about(job, ranks), options.keep)
-    if options.export:
-        checkpoint.export(options.export, whole, train.Alone(), command.about(job, ranks), options.names)
-    if options.json != "-":
-        say_written(checkpoint=options.save, export=options.export)
-    if options.sample:
-        units = command.declare(options, len(job.corpus.vocabulary))
-        weights = checkpoint.weights(whole, writer=True)
-        tokens = generate(units, weights, options.sample, options.context, options.seed)
-        print("\nThe model writes:\n" + job.corpus.decode(tokens))
+    if files.json:
+        write_json(files.json, {"chapter": job.chapter, "runs": documents} if sweep else documents[0])
+    if files.save:
+        checkpoint.save(files.save, whole, train.Alone(), command.about(job, ranks), files.keep)
+    if files.export:
+        checkpoint.export(files.export, whole, train.Alone(), command.about(job, ranks), files.names)
+    if not files.quiet:
+        say_written(checkpoint=files.save, export=files.export)
+    if files.sample:
+        train.print_sample(job, checkpoint.weights(whole, writer=True))
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
@@ -98,7 +93,7 @@ def print_proofs(outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None])
         print(f"                of {', '.join(agree)}")
 
 
-def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: float) -> Run:
+def make_run(job: Job, whole: Whole, outcome: TrainedRun, validation: float) -> Run:
     """The run, in the form of the other chapters. `sent` covers the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     sent_to: list[dict[int, int]] = []  # bytes by the receiver
@@ -123,7 +118,7 @@ def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: fl
         chapter=job.chapter,
         options=job.options,
         layout=job.layout,
-        vocabulary=len(job.corpus.vocabulary),
+        vocabulary=job.vocabulary,
         loss=outcome.losses,
         validation_loss=validation,
         unigram_entropy=job.corpus.unigram_entropy(),
@@ -163,9 +158,9 @@ def merge_claims(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
     return list(found.values())
 
 
-def print_one(outcome: TrainedRun) -> None:
+def print_one(job: Job, outcome: TrainedRun) -> None:
     """Print where the simulated time went, and what the options did."""
-    plan, options = outcome.plan, outcome.plan.options
+    plan, options = outcome.plan, outcome.plan.own
     servers = f"{len(plan.servers)} server{'s' * (len(plan.servers) > 1)}"
     workers = f"{len(plan.workers)} worker{'s' * (len(plan.workers) > 1)}"
     print(f"{plan.name}, {workers}, {servers}{', co-located' * options.colocated}; ", end="")
@@ -183,7 +178,7 @@ def print_one(outcome: TrainedRun) -> None:
     keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
     values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
     if options.keys == "cached" and values:
-        listed = values * (1 + 8 / precision(options.precision).bytes)  # with a key of 8 bytes for each value
+        listed = values * (1 + 8 / job.settings.precision.bytes)  # with a key of 8 bytes for each value
         print(f"key caching left {(keys + values) / listed:.1%} of keys and values to send")
     if options.placement == "hash":
         k = len(plan.servers)
@@ -192,22 +187,22 @@ def print_one(outcome: TrainedRun) -> None:
         print(f"a server that joined would take {share:.1%} of the keys; a fair share is {1 / (k + 1):.1%}")
 
 
-def print_sweep(outcomes: Sequence[TrainedRun], runs: Sequence[Run]) -> None:
+def print_sweep(job: Job, outcomes: Sequence[TrainedRun], runs: Sequence[Run]) -> None:
     """Print two tables: where the time goes as the bound grows, and what that does to the loss."""
-    options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
+    workers = len(outcomes[0].plan.workers)
     rows = []
     for outcome, run in zip(outcomes, runs, strict=True):
         shares = [f"{outcome.part(kind):.1%}" for kind in ("computing", "wire", "held")]
         losses = [
             f"{float(np.mean(run.loss[-WINDOW:])):.3f}",
-            f"{run.validation_loss:.3f}" if options.validate else "-",
+            f"{run.validation_loss:.3f}" if job.training.validate else "-",
         ]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
     idle = ", ".join(f"{figure.printed}% at {lag}" for lag, figure in FIGURE_13.items())
     print_table(f"Simulated time of the workers (Li et al., figure 13: idle {idle})", "", headings, rows)
-    if options.batch % workers:
-        print(f"--batch {options.batch} gives {workers} workers unequal shares: those with more rows are always")
+    if job.training.batch % workers:
+        print(f"--batch {job.training.batch} gives {workers} workers unequal shares: those with more rows are always")
         print("behind, and in the long run every bound makes the others wait for them.")
     shown = [outcome for outcome in outcomes if outcome.plan.name in ("bsp", "ssp 4", "async")]
     names = [outcome.plan.name for outcome in shown]

@@ -17,7 +17,7 @@ class Requests:
 
     def __init__(self, worker: int, plan: Plan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
         self.worker, self.plan, self.mailbox, self.cable, self.log = worker, plan, mailbox, cable, log
-        self.key_lists = KeyLists(plan.options.keys == "cached")
+        self.key_lists = KeyLists(plan.own.keys == "cached")
         self.open: set[tuple[int, int]] = set()  # (shard, range) of requests not answered yet
         self.answers: list[Answer] = []  # of this moment
         self.kept: dict[int, list[Request]] = {shard: [] for shard in range(len(plan.servers))}  # if servers stop

@@ -20,7 +20,9 @@ from minidist.papers import chen, megatron, models
 from minidist.papers.collectives import ring_all_reduce
 
 if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
-    from minidist.command import Job, Options
+    from argparse import Namespace as Options
+
+    from minidist.command import Job
     from minidist.engine import Engine
 
 

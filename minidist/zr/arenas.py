@@ -1,6 +1,5 @@
 """--arena-plot: addresses for the arrays that a rank holds, and a picture of them."""
 
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,13 +11,13 @@ from minidist.mpi.comm import Comm
 
 
 @contextmanager
-def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
-    """With --arena-plot, arrays get addresses inside, and rank 0 draws the last step. If a run ends out of memory, the
+def drawn(device: Pool, comm: Comm, path: str | None, capacity: int | None) -> Iterator[None]:
+    """If there is a path, arrays get addresses inside, and rank 0 draws the last step. If a run ends out of memory, the
     picture ends there."""
-    if not options.arena_plot:
+    if not path:
         yield
         return
-    arena, failed = Arena(options.device_memory), ""
+    arena, failed = Arena(capacity), ""
     try:
         device.give_addresses(arena)
         yield
@@ -27,7 +26,6 @@ def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
         raise
     finally:
         if comm.rank == 0:
-            picture = plot.draw_arena(arena, failed, plot.format_of(options.arena_plot))
-            write_output(options.arena_plot, picture)
+            write_output(path, plot.draw_arena(arena, failed, plot.format_of(path)))
         if failed:
             comm.barrier()  # wait for the picture: the first rank to fail ends the others

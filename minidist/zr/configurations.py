@@ -1,12 +1,9 @@
 """The paper's five configurations (table 3), the largest model that trains in each, and its table 2."""
 
-from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
-from minidist import UsageError
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked
 from minidist.cli.paths import write_json, write_output
@@ -36,31 +33,6 @@ CONFIGURATIONS = (
 )
 USUAL_MEMORY = "4MB"  # a device on which some layers fit
 MOST_LAYERS = 128  # where a search ends
-ALONE = ("arena_plot", "memory_plot", "save", "load", "export", "sample", "witness", "scattered", "sequence_parallel")
-
-
-def check(options: Namespace, d: int) -> None:
-    """Raise UsageError for options that do not fit --configurations or --arena-plot. d: ranks that share a batch."""
-    of = "--configurations" if options.configurations is not None else "--arena-plot" if options.arena_plot else ""
-    if of and options.batch // options.accumulate % d:
-        needed = d * options.accumulate * (options.batch // (d * options.accumulate) + 1)
-        raise UsageError(
-            f"{of}: all ranks must hold the same, so {d} shares of the batch be equal: use --batch {needed}"
-        )
-    if options.arena_plot and options.precision in ("mixed", "bf16"):
-        raise UsageError(
-            "--arena-plot: a device computes in the stored precision, without float32 copies: use --precision fp32"
-        )
-    if options.arena_plot:
-        plot.check("--arena-plot", options.arena_plot)
-    if options.configurations is None:
-        return
-    for option in ALONE:
-        if vars(options)[option]:
-            named = option.replace("_", "-")
-            raise UsageError(f"--configurations trains many models, a step of each: leave out --{named}")
-    if options.configurations:
-        plot.check("--configurations", options.configurations)
 
 
 def find_largest(works: Callable[[int], bool], most: int) -> int:
@@ -75,33 +47,33 @@ def find_largest(works: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> int:
+def search(comm: Comm, job: Job, fits: Callable[[Comm, Job], bool]) -> int:
     """Find the most layers in each configuration by training, on all ranks; print and draw them on rank 0. Returns the
     exit status: 1 if a formula gives another number."""
     found = []
     for each in CONFIGURATIONS:
-        options = Namespace(**{**vars(job.options), "zero": each.zero, "activations": each.activations})
-        asked = replace(job, options=options)
-        layers = find_largest(partial(trains, comm, asked), MOST_LAYERS)
-        found.append((each, layers, count_promised_layers(asked, comm.size), parameters(asked, comm.size, layers)))
+        asked = replace(job, own=replace(job.own, zero=each.zero, activations=each.activations))
+        layers = find_largest(lambda n, asked=asked: fits(comm, deepened(asked, n)), MOST_LAYERS)  # type: ignore[misc]
+        psi = run_of(deepened(asked, layers)).model.parameters() if layers else 0
+        found.append((each, layers, count_promised_layers(asked), psi))
     if comm.rank == 0:
         report(job, comm.size, found)
     return 0 if all(layers == predicted for _, layers, predicted, _ in found) else 1
 
 
-def make_run(job: Job, ranks: int, layers: int) -> Asked:
-    """A run with this number of layers."""
-    options = Namespace(**{**vars(job.options), "layers": layers})
-    return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
+def deepened(job: Job, layers: int) -> Job:
+    """The job of a model with this number of layers."""
+    return replace(job, model=replace(job.model, layers=layers))
 
 
-def count_promised_layers(job: Job, ranks: int) -> int:
+def run_of(job: Job) -> Asked:
+    return Asked(job.chapter, job.options, job.layout, job.vocabulary)
+
+
+def count_promised_layers(job: Job) -> int:
     """How many layers fit by the formulas."""
-    return find_largest(lambda n: needs(make_run(job, ranks, n))[0].total <= job.options.device_memory, MOST_LAYERS)
-
-
-def parameters(job: Job, ranks: int, layers: int) -> int:
-    return make_run(job, ranks, layers).model.parameters() if layers else 0
+    capacity = job.files.device_memory or 0
+    return find_largest(lambda n: needs(run_of(deepened(job, n)))[0].total <= capacity, MOST_LAYERS)
 
 
 def at_most(layers: int) -> str:
@@ -111,9 +83,9 @@ def at_most(layers: int) -> str:
 
 def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]]) -> None:
     """Write the table, the picture, and the report for machines."""
-    options = job.options
-    title = f"The most layers that train in {number(options.device_memory)} bytes a device"
-    if options.json != "-":
+    files, picture = job.files, job.own.configurations
+    title = f"The most layers that train in {number(files.device_memory or 0)} bytes a device"
+    if not files.quiet:
         rows = [
             (f"{each.name}  {each.words}", at_most(predicted), at_most(layers), number(psi), mark(layers == predicted))
             for each, layers, predicted, psi in found
@@ -123,13 +95,13 @@ def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]
         say(f"The paper's largest, with MP = 16 (figure 8): {printed} parameters.")
         print()
         print_zero_table_2()
-    if options.configurations:
+    if picture:
         bars = {each.name: psi for each, _, _, psi in found}
-        write_output(options.configurations, plot.draw_bars(bars, title, plot.format_of(options.configurations)))
-    if options.json:
+        write_output(picture, plot.draw_bars(bars, title, plot.format_of(picture)))
+    if files.json:
         reported = [
             {"name": each.name, "zero": each.zero, "activations": each.activations, "layers": layers,
              "promised": predicted, "parameters": psi}
             for each, layers, predicted, psi in found
         ]  # fmt: skip
-        write_json(options.json, {"chapter": job.chapter, "ranks": ranks, "configurations": reported})
+        write_json(files.json, {"chapter": job.chapter, "ranks": ranks, "configurations": reported})

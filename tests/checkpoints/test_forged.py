@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minidist import UsageError, checkpoint, command, train
 from minidist.checkpoints import convert, inspect, manifest
 from minidist.engine import Engine
+from minidist.programs.chapter import find
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 ODD: list[Any] = [None, True, -1, 0, 1, 2**31, 2**63, 2**70, 1.5, float("nan"), 1e999, "", "x", "a\nb\x1b[2J", "\ud800"]
@@ -27,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     before = os.getcwd()
     os.chdir(tmp_path_factory.mktemp("forged"))
     Path("text.txt").write_text("no more and no less " * 50)
-    job = command.prepare(command.parser("", "train"), [*MODEL.split(), "--steps", "1"], 1)
+    job = find("train").job([*MODEL.split(), "--steps", "1"], 1)
     engine = Engine(job.units, job.settings)
-    train.train_step(engine, job.corpus, job.options, 0)
+    train.train_step(engine, job, 0)
     checkpoint.save("run", engine, train.Alone(), command.about(job, 1))
     Path("good").write_bytes(FILE.read_bytes())
     yield
@@ -57,7 +58,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def going_on() -> None:
-    job = command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", "run", "--steps", "9"], 1)
+    job = find("train").job([*MODEL.split(), "--load", "run", "--steps", "9"], 1)
     engine = Engine(job.units, job.settings)
     checkpoint.load("run", engine)
     command.say_at_start(job, 0, 1)

@@ -10,12 +10,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from alone import train_alone
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.checkpoints.names import huggingface
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.tensor import Tensor
+from minidist.programs.chapter import find
 
 TABLE = (Path(__file__).parent / "huggingface.txt").read_text()
 SMALL = "--steps 3 --lr 0.1 --warmup 0 --layers 2 --width 12 --heads 2 --context 8 --batch 4 --precision fp64"
@@ -91,9 +92,9 @@ def test_a_configuration_of_something_else_stays(tmp_path: Path, monkeypatch: py
     Path("config.json").write_text('{"mine": 1}')
     line = f"{SMALL} --data text.txt --export model.safetensors --names huggingface"
     with pytest.raises(UsageError, match=r"would overwrite config\.json, which is no model's"):
-        command.prepare(command.parser("", "train"), line.split(), 1)
+        find("train").job(line.split(), 1)
     Path("config.json").write_text('{"model_type": "gpt2"}')
-    command.prepare(command.parser("", "train"), line.split(), 1)
+    find("train").job(line.split(), 1)
 
 
 def test_transformers_computes_the_same_logits(exported: tuple[str, Path]) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.__main__ import main
+from minidist.programs.chapter import find
 
 SMALL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --steps 1"
 DEEPSPEED, DCP = "DeepSpeed's checkpoint", "PyTorch's distributed checkpoint"
@@ -39,7 +40,7 @@ def refusals(name: str) -> list[str]:
     """What each command says that reads a checkpoint."""
     said = []
     for ask in (
-        lambda: command.prepare(command.parser("", "train"), [*SMALL.split(), "--load", name], 1),
+        lambda: find("train").job([*SMALL.split(), "--load", name], 1),
         lambda: main(["inspect", name]),
         lambda: main(["to-fp32", name, "out.safetensors"]),
     ):
@@ -83,7 +84,7 @@ def test_a_safetensors_file_may_begin_as_a_pickle_does() -> None:
     save_file({"x": np.zeros(2)}, "model", {"note": "a" * 556})
     assert Path("model").read_bytes()[:2] == b"\x80\x02"
     with pytest.raises(UsageError, match="was not written by minidist's --export"):
-        command.prepare(command.parser("", "train"), [*SMALL.split(), "--load", "model"], 1)
+        find("train").job([*SMALL.split(), "--load", "model"], 1)
 
 
 def test_a_folder_of_minidist_stays_one() -> None:

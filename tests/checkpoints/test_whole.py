@@ -26,6 +26,7 @@ from minidist.checkpoints import convert, inspect, manifest
 from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
+from minidist.programs.chapter import find
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 
@@ -40,10 +41,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained(steps: int, *more: str) -> tuple[command.Job, Engine]:
     """A training that has come so far."""
-    job = command.prepare(command.parser("", "train"), [*MODEL.split(), "--steps", str(steps), *more], 1)
+    job = find("train").job([*MODEL.split(), "--steps", str(steps), *more], 1)
     engine = Engine(job.units, job.settings)
     for step in range(steps):
-        train.train_step(engine, job.corpus, job.options, step)
+        train.train_step(engine, job, step)
     return job, engine
 
 
@@ -168,7 +169,7 @@ def test_a_tag_saved_again_replaces_the_one_before_whatever_the_clock_says() -> 
 def refusal(path: str = "run", steps: str = "9") -> str:
     """The line in which training, to-fp32 and inspect refuse it, all three."""
     with pytest.raises(UsageError) as error:
-        command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", steps], 1)
+        find("train").job([*MODEL.split(), "--load", path, "--steps", steps], 1)
     said = str(error.value)
     assert said.isprintable()
     with pytest.raises(UsageError) as converting:
@@ -218,7 +219,7 @@ def test_a_flipped_bit_anywhere(name: str) -> None:
 
 
 def load_file_of(path: str, *more: str) -> None:
-    command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", "9", *more], 1)
+    find("train").job([*MODEL.split(), "--load", path, "--steps", "9", *more], 1)
 
 
 def test_a_flipped_bit_anywhere_in_a_file() -> None:
@@ -256,7 +257,7 @@ def test_a_file_of_the_former_form_has_no_checksums_and_loads() -> None:
 
 
 def save_into(*more: str) -> command.Job:
-    return command.prepare(command.parser("", "train"), [*MODEL.split(), "--save", "run", *more], 1)
+    return find("train").job([*MODEL.split(), "--save", "run", *more], 1)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ def test_of_another_model_or_further_than_asked() -> None:
 
     def said(*more: str) -> str:
         with pytest.raises(UsageError) as error:
-            command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", "run", *more], 1)
+            find("train").job([*MODEL.split(), "--load", "run", *more], 1)
         return str(error.value)
 
     assert said("--layers", "2").startswith("--load run is of another model: it has no block1.")
@@ -412,7 +413,7 @@ def test_a_folder_that_cannot_be_written(
 def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(path: str) -> str:
         with pytest.raises(UsageError) as error:
-            command.prepare(command.parser("", "train"), [*MODEL.split(), "--save", path], 1)
+            find("train").job([*MODEL.split(), "--save", path], 1)
         return str(error.value)
 
     Path("file").touch()
@@ -425,7 +426,7 @@ def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_new_folder_may_end_in_a_slash() -> None:
     options = [*MODEL.split(), "--save", "new/"]
-    assert command.prepare(command.parser("", "train"), options, 1).options.save == "new/"
+    assert find("train").job(options, 1).options.save == "new/"
 
 
 # ---- without MPI -----------------------------------------------------------------------------------------------------
@@ -486,7 +487,7 @@ def test_a_file_and_a_folder_say_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         losses.append(json.loads(Path("report").read_text())["loss"])
     assert losses[0] == losses[1] == losses[2]
     whole, engine = trained(2)
-    assert losses[0] == [train.train_step(engine, whole.corpus, whole.options, step) for step in (2, 3)]
+    assert losses[0] == [train.train_step(engine, whole, step) for step in (2, 3)]
 
 
 def test_another_seed_or_text_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

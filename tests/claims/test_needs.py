@@ -88,7 +88,7 @@ def held(line: str, ranks: int) -> list[dict[str, int]]:
         driver = chapter.make(job, comm)
         with getattr(driver.engine, "folder", nullcontext()):
             for step in range(2):
-                train.train_step(driver, job.corpus, job.options, step)
+                train.train_step(driver, job, step)
         return driver.engine.memory()
 
     return run_ranks(be_rank, ranks)

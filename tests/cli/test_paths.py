@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.bench import __main__ as bench
 from minidist.cli.paths import check_writable, write_output
 from minidist.files import write_whole
-from minidist.programs import ring
+from minidist.programs.chapter import find
 
 
 def names(folder: Path) -> list[str]:
@@ -67,10 +67,9 @@ def test_standard_output_asks_for_no_folder_that_can_be_written(monkeypatch):
     monkeypatch.chdir("/proc/self")
     with pytest.raises(UsageError, match="cannot write there"):
         check_writable("--json", "report")
-    assert ring.prepare(ring.parser(), ["--json", "-"], None).json == "-"
+    assert find("ring").prepared(["--json", "-"], None).json == "-"
     assert bench.prepare(["--json", "-"])[1].json == "-"
-    draws = command.parser("", "train")
-    assert command.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"
+    assert find("train").job(["--json", "-"], ranks=1).files.quiet
 
 
 def test_after_a_failure_all_is_as_it_was(tmp_path):

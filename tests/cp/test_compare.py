@@ -11,13 +11,13 @@ import pytest
 from matplotlib.colors import to_hex
 
 from minidist import UsageError
+from minidist.cli.shared import ModelOptions
 from minidist.colors import RANKS
-from minidist.cp.claims import check_context
 from minidist.cp.compare import Row, Spans, draw
 from minidist.cp.group import Group
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.programs import context_parallel as program
+from minidist.programs.axes import check_context
 from minidist.programs.chapter import find
 
 SIZES = "--layers 2 --width 16 --heads 4 --context 24 --batch 2"
@@ -28,7 +28,8 @@ def test_schemes_are_compared_and_the_ring_is_drawn(tmp_path: Path, capsys: pyte
     line = f"{SIZES} --model llama --kv-heads 2 --compare {picture} --json {report}"
 
     def be_rank(comm: Comm) -> int:
-        return program.compare(comm, find("context_parallel").job(line.split(), comm.size))
+        chapter = find("context_parallel")
+        return chapter.compare(comm, chapter.job(line.split(), comm.size))
 
     assert run_ranks(be_rank, 4) == [0] * 4
     rows = json.loads(report.read_text())["rows"]
@@ -82,10 +83,10 @@ def test_rooms_are_used_in_turn() -> None:
 
 
 def test_ulysses_has_fewer_heads_where_tensor_ranks_share_them() -> None:
-    options = find("context_parallel").parser().parse_args(["--scheme", "ulysses", "--heads", "8"])
-    check_context(options, 4, t=2)
+    model = ModelOptions(heads=8)
+    check_context(model, "ulysses", 4, t=2)
     with pytest.raises(UsageError, match="there are 2 on each of 4 tensor-parallel ranks, for 4 ranks: use --cp 2"):
-        check_context(options, 4, t=4)
+        check_context(model, "ulysses", 4, t=4)
 
 
 def test_a_reader_moves_through_the_ring_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minidist import UsageError
 from minidist.cli import read
-from minidist.deepspeed import agree
+from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
@@ -71,9 +71,9 @@ WITH_CHECKPOINTING = """
 
 def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
     """typed: options that somebody gives."""
-    options = agree.defaults()
-    vars(options).update(typed)
-    return planning.make(read.parse(text, "ds_config.json"), ranks, options, set(typed), width=typed.get("width"))
+    width = typed.pop("width", None)
+    options = TrainingOptions(**typed)
+    return planning.make(read.parse(text, "ds_config.json"), ranks, options, set(typed), width=width)
 
 
 def test_everything_auto() -> None:
@@ -122,7 +122,7 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
     config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
-    plan = planning.make(config, 4, agree.defaults(), fsdp=fsdp)
+    plan = planning.make(config, 4, TrainingOptions(), fsdp=fsdp)
     assert (plan.chapter, plan.offload) == (chapter, chapter in ("offload", "infinity"))
     assert ("--zero" in plan.arguments()) == plan.offload
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
@@ -169,7 +169,7 @@ FILED = '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "n
 )
 def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, ...], unused: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {LIMITS}{", " * bool(more)}{more}}}'
-    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, agree.defaults(), fsdp=fsdp)
+    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, TrainingOptions(), fsdp=fsdp)
     assert plan.limits == found
     assert ("--persist 500 --ahead 7000 --live 9000" in " ".join(plan.arguments())) == (found == (500, 7000, 9000))
     assert all(unused in note for note in plan.notes)
@@ -200,7 +200,7 @@ NVME = '{"device": "nvme", "nvme_path": "PATH", "buffer_count": 5}'
 def test_states_and_parameters_in_files() -> None:
     room = f'"offload_optimizer": {NVME.replace("PATH", "/a")}, "offload_param": {NVME.replace("PATH", "/b")}'
     plan = planning.make(
-        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, agree.defaults()
+        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, TrainingOptions()
     )
     assert (plan.chapter, plan.nvme_path) == ("infinity", "/a")
     assert plan.arguments()[:4] == ["--zero", "3", "--disk", "/a"]
@@ -221,7 +221,7 @@ def test_states_and_parameters_in_files() -> None:
 )
 def test_the_bucket(stated: str, more: str, fsdp: tuple[str, ...], size: int | None, says: str) -> None:
     room = f'"zero_optimization": {{"stage": 3, "reduce_bucket_size": {stated}{more}}}'
-    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, agree.defaults(), fsdp=fsdp)
+    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, TrainingOptions(), fsdp=fsdp)
     assert plan.settings(seed=0).bucket_size == plan.bucket_size == size
     assert (f"--bucket-size {size}" in " ".join(plan.arguments())) == (size is not None)
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes

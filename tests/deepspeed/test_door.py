@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minidist import Finished, UsageError, command
+from minidist import Finished, UsageError
+from minidist.cli.fields import parse
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed.schedules import WarmupLR
 from minidist.nn.optim import AdamW
@@ -28,7 +29,7 @@ def test_the_line_that_does_the_same(config: str) -> None:
         " --model llama --steps 9 (and betas 0.8 0.9, eps 1e-08; WarmupLR, which no option says)"
     )
     assert job.chapter == "zero1"
-    assert (job.options.steps, job.options.model, job.options.clip, job.options.batch) == (9, "llama", 0.5, 16)
+    assert (job.training.steps, job.model.name, job.training.clip, job.training.batch) == (9, "llama", 0.5, 16)
     assert job.settings.optimizer == AdamW(0.8, 0.9)
     assert job.settings.learning_rate == WarmupLR(0.0, 1e-4, 1000)
     assert plan.stage == 1
@@ -41,8 +42,7 @@ def test_without_a_scheduler_the_rate_is_the_chapters(tmp_path: Path) -> None:
 
 
 def test_options_typed_at_their_default_are_typed(config: str) -> None:
-    made = door.with_file(command.parser("", "deepspeed"))
-    assert door.agree.typed(made, [config, "--steps", "200"]) == {"config", "steps"}
+    assert parse(door.parser(), [config, "--steps", "200"]).given == {"config", "steps"}
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
 """Which layouts of experts are possible, and the formulas of what they send, each against counting."""
 
 import itertools
-from argparse import Namespace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from minidist import UsageError
-from minidist.ep.options import choose_ep, choose_hosts
+from minidist.cli.shared import MixtureOptions, RoutingOptions
 from minidist.papers import deepseek_v3, deepspeed_moe, switch
 from minidist.papers.collectives import chunk_sizes
+from minidist.programs.axes import choose_ep, choose_hosts
 from minidist.programs.expert_parallel import Hosts, draw, layouts
 
 
@@ -21,20 +21,19 @@ from minidist.programs.expert_parallel import Hosts, draw, layouts
 def test_as_many_ranks_as_possible_divide_the_experts(
     ranks: int, experts: int, ep: int | None, found: int | str
 ) -> None:
-    options = Namespace(experts=experts, ep=ep)
     if isinstance(found, int):
-        assert choose_ep(options, ranks) == found
+        assert choose_ep(experts, ep, ranks) == found
     else:
         with pytest.raises(UsageError, match=found):
-            choose_ep(options, ranks)
+            choose_ep(experts, ep, ranks)
 
 
 def test_every_message_about_hosts_names_what_works() -> None:
     refused = []
     for p, g, experts, top, limit in itertools.product((2, 4, 6), (None, 1, 2, 4), (4, 6, 12), (1, 3), (None, 1, 2, 7)):
-        options = Namespace(ranks_per_host=g, host_limit=limit, experts=experts, top=top)
+        mixture = MixtureOptions(experts=experts, routing=RoutingOptions(top=top))
         try:
-            hosts = choose_hosts(options, p)
+            hosts = choose_hosts(mixture, g, limit, p)
             assert hosts * (g or p) == p
             assert limit is None or top <= limit * experts // hosts
         except UsageError as error:
@@ -81,7 +80,7 @@ def test_copies_of_tokens_whose_router_is_drawn() -> None:
     elsewhere = [[expert // 3 for expert in np.argsort(-of)[:3] if expert // 3 != 1] for of in prob]
     assert (to_experts, to_hosts) == (sum(map(len, elsewhere)), sum(len({*of}) for of in elsewhere))
     assert limited < to_hosts
-    v3 = layouts(Namespace(experts=8, top=2, host_limit=None), 4)["DeepSeek-V3"]
+    v3 = layouts(8, 2, None, 4)["DeepSeek-V3"]
     tokens, *copies = np.sum([draw(v3, rank, rank, 8) for rank in range(8)], axis=0)
     to_experts, to_hosts, limited = (number / tokens for number in copies)
     assert abs(to_experts - 7.0) < 0.05

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from minidist import UsageError, train
+from minidist.cli.fields import fill
 from minidist.cli.options import Parser
 from minidist.command import Job
 from minidist.mpi.comm import Comm
@@ -15,7 +16,7 @@ SMALL = "--steps 2 --layers 4 --width 8 --heads 2 --context 4 --batch 4 --no-pro
 def lines_of(chapter: Chapter) -> list[str]:
     """Its cases, and every choice that an option of its own leaves."""
     made = Parser(chapter.name, "")
-    chapter.add_options(made)
+    fill(made, chapter.options)
     choices = [
         f"{action.option_strings[0]} {value}"
         for action in made._actions
@@ -42,10 +43,10 @@ def held_around_an_evaluation(comm: Comm) -> dict[str, Any]:
 def around_an_evaluation(chapter: Chapter, comm: Comm, job: Job) -> tuple[dict[str, int], dict[str, int]]:
     driver = chapter.driver(comm, job)
     with getattr(driver.engine, "folder", nullcontext()):
-        for step in range(job.options.steps):  # a pipeline without flushes has messages under way before the last
-            train.train_step(driver, job.corpus, job.options, step)
+        for step in range(job.training.steps):  # a pipeline without flushes has messages under way before the last
+            train.train_step(driver, job, step)
         driver.engine.settle()
         before = dict(driver.engine.device.held)
-        train.validate(driver, job.corpus, job.options)
+        train.validate(driver, job)
         after = dict(driver.engine.device.held)
         return before, after

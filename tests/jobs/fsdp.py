@@ -1,7 +1,6 @@
 """What tests/test_fsdp.py runs on ranks: FSDP by its options, and the engines of which it must have the losses."""
 
 import hashlib
-from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -9,24 +8,20 @@ from unittest import mock
 import numpy as np
 
 from jobs import engines
-from minidist.cli.options import Parser
 from minidist.command import Job
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Engine
+from minidist.engine import Engine, Settings
 from minidist.fsdp import FSDP
-from minidist.layout import Layout
 from minidist.mpi.comm import Comm
-from minidist.programs import fsdp
+from minidist.nn.layers import Unit
+from minidist.programs.fsdp import CHAPTER, FSDPOptions
 from minidist.zero3 import ZeRO3, across_hosts
 
 
-def options_of(words: str, accumulate: int, ranks: int) -> tuple[Namespace, Layout]:
-    """The chapter's options, as its command line has them."""
-    made = Parser("fsdp", "")
-    fsdp.add_options(made)
-    options = made.parse_args(["--strategy", *words.split()])
-    options.accumulate = accumulate
-    return options, fsdp.layout_of(options, ranks)
+def job_of(words: str, units: list[Unit], settings: Settings, ranks: int) -> Job[FSDPOptions]:
+    """The chapter's job, with other units and settings."""
+    batch = ["--batch", str(settings.accumulate * ranks), "--accumulate", str(settings.accumulate)]
+    return replace(CHAPTER.job([*batch, "--strategy", *words.split()], ranks), units=units, settings=settings)
 
 
 def engine_of(case: list[Any], comm: Comm) -> Engine:
@@ -43,8 +38,7 @@ def engine_of(case: list[Any], comm: Comm) -> Engine:
         host = comm.split(comm.rank // g)
         across_hosts(units, host, comm.split(comm.rank % g))
         return ZeRO3(units, settings, host, Axes(rows=comm))
-    options, layout = options_of(name, accumulate, comm.size)
-    return fsdp.make(Job("fsdp", options, None, units, settings, layout), comm)  # type: ignore[arg-type]
+    return CHAPTER.make(job_of(name, units, settings, comm.size), comm)
 
 
 def fsdp_hosts(ranks: int) -> int:

@@ -27,15 +27,15 @@ def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str
     if naps:
         compute, rng = Gradients.compute, np.random.default_rng(comm.rank)
 
-        def sleepy(self: Any, corpus: Any) -> Any:
+        def sleepy(self: Any, job: Any) -> Any:
             time.sleep(0.02 * rng.random())
-            return compute(self, corpus)
+            return compute(self, job)
 
         Gradients.compute = sleepy  # type: ignore[method-assign]
     for arguments in cases:
         job, plan = prepared(arguments, comm.size)
         whole = Whole(job, len(plan.servers))
-        plan = parameter_server.consistent(plan, job.options.consistency, job.options.staleness)
+        plan = parameter_server.consistent(plan, job.own.consistency, job.own.staleness)
         outcome = parameter_server.train_once(comm, job, plan, whole.read())
         if outcome:
             results[" ".join(arguments)] = found(whole, outcome)

@@ -23,7 +23,7 @@ def proof_of(comm: Comm, line: str, made: list[Any] | None = None) -> Proof | No
         job, plan = prepared
         whole = parameter_server.Whole(job, len(plan.servers))
         plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-        return parameter_server.prove_servers(comm, job, consistent(plan, *trainings(plan.options)[0]))
+        return parameter_server.prove_servers(comm, job, consistent(plan, *trainings(plan.own)[0]))
 
     def make(small: Any, comm: Any) -> Any:
         driver = chapter.make(small, comm)

@@ -122,7 +122,7 @@ def fallen(comm: Any, cases: list[tuple[str, list[str]]]) -> list[list[str]]:
         broken: Callable[[], Any] = globals()[mutant]
         with broken():
             job, plan = prepared(arguments, comm.size)
-            plan = parameter_server.consistent(plan, job.options.consistency, job.options.staleness)
+            plan = parameter_server.consistent(plan, job.own.consistency, job.own.staleness)
             outcome = parameter_server.train_once(comm, job, plan, Whole(job, len(plan.servers)).read())
             made = claims.claims(outcome) if outcome else []
         found.append([claim.claim for claim in made if not claim.holds])

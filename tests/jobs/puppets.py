@@ -5,7 +5,6 @@ A worker's gradient of its i-th iteration is -1 at a key of its own in every ran
 weight counts the iterations of a worker that it has received, and what a read shows is known without vector clocks.
 """
 
-import argparse
 import random
 import threading
 from collections import defaultdict, deque
@@ -15,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from minidist.claims.run import Asked
 from minidist.cli.progress import Progress
 from minidist.engine import Settings
+from minidist.layout import Layout
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 from minidist.parameter_server import Server, Worker
 from minidist.ps.messages import Mailbox
 from minidist.ps.node import Node
+from minidist.ps.options import ServerOptions
 from minidist.ps.plan import Plan, Range
 
 SETTINGS = Settings(PRECISIONS["fp64"], SGD(), learning_rate=lambda update: 1.0, clip=0.0)
@@ -125,10 +127,8 @@ class Puppet(Worker):
 def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None) -> Plan:
     """n workers, then k servers, each of two ranges of n keys."""
     ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]
-    options = argparse.Namespace(
-        steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
-    )
-    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options, 0)
+    own, asked = ServerOptions(replicas=replicas, stop=stop, jitter=0), Asked("parameter_server", None, Layout(), 0)  # type: ignore[arg-type]
+    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, own, steps, asked)
 
 
 def play(

@@ -9,11 +9,12 @@ import pytest
 from matplotlib.colors import to_hex
 
 from alone import train_alone
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.colors import QUANTITIES
 from minidist.memory import plot
 from minidist.memory.plot import History
 from minidist.memory.pool import KINDS, Pool
+from minidist.programs.chapter import find
 
 
 def recorded(stage: int, what: str = "instruction") -> History:
@@ -139,7 +140,7 @@ def test_the_command_line_draws_a_step_from_the_middle(tmp_path: Path, capsys: p
 
 def refusal(*arguments: str) -> str:
     with pytest.raises(UsageError) as raised:
-        command.prepare(command.parser("", "train"), [*SMALL, *arguments], ranks=1)
+        find("train").job([*SMALL, *arguments], ranks=1)
     return str(raised.value)
 
 

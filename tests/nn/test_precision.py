@@ -5,12 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from minidist import UsageError, command
+from minidist import UsageError
 from minidist.deepspeed.scales import FixedLossScale
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS, LossScale, precision
+from minidist.programs.chapter import find
 
 
 def trace(scale, overflows):
@@ -121,10 +122,9 @@ def test_bytes_of_a_parameter(name, stored, of_adam):
 def test_without_ml_dtypes_bf16_is_refused_in_a_line(monkeypatch):
     """Before any work, with what to install; everything else needs no such package."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    made = command.parser("", "train")
     with pytest.raises(UsageError, match=r"needs ml_dtypes: pip install --editable '.\[bf16\]'"):
-        command.prepare(made, ["--precision", "bf16"], ranks=1)
-    command.prepare(made, ["--precision", "mixed"], ranks=1)
+        find("train").job(["--precision", "bf16"], ranks=1)
+    find("train").job(["--precision", "mixed"], ranks=1)
 
 
 # ---- why: Micikevicius et al. 2018, section 3 ------------------------------------------------------------------------

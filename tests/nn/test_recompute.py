@@ -14,12 +14,12 @@ import pytest
 from closeness import check_close
 from jobs import engines, recompute
 from minidist import UsageError
-from minidist.command import parser, prepare
 from minidist.engine import Engine
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
+from minidist.programs.chapter import find
 from ranks import launch
 
 MODES = ("selective", "full", "every:2", "log")
@@ -98,7 +98,7 @@ def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
-        prepare(parser("", "train"), ["--recompute", value], ranks=1)
+        find("train").job(["--recompute", value], ranks=1)
     assert "\n" not in str(refused.value)
 
 

@@ -19,6 +19,7 @@ from minidist import UsageError
 from minidist.__main__ import main
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.postponed import layers_split
+from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.grid.volumes import others
@@ -526,9 +527,8 @@ def test_explain_reads_a_row_back_to_the_same_bytes(choice: Choice, tmp_path: Pa
     for file, text in files.items():
         (tmp_path / file).write_text(text)
         translated, ranks = accelerate.load(str(tmp_path / file), 16)
-        given = explain.agree.defaults()
-        given.batch, given.accumulate = wanted.batch, choice.micro_batches(wanted.batch)
-        given.recompute = translated.recompute or given.recompute
+        accumulate, recompute = choice.micro_batches(wanted.batch), translated.recompute or "none"
+        given = TrainingOptions(batch=wanted.batch, accumulate=accumulate, recompute=recompute)
         plan = planning.make(
             translated.config, ranks, given, width=of.h, layers=of.layers, shard=translated.shard, fsdp=translated.fsdp
         )

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from minidist import UsageError
-from minidist.pp.draw import draw
 from minidist.pp.fit import divisors
 from minidist.programs.chapter import find
 
@@ -63,7 +62,7 @@ def test_a_model_that_fits_because_stages_are_on_other_hosts(chapter, monkeypatc
     monkeypatch.setattr(os, "sysconf", pages.get)
     line = ["--layers", "46", "--width", "1024", "--pp", "4"]
     monkeypatch.setenv("MPI_LOCALNRANKS", "1")
-    assert find(chapter).job(line, 4).options.layers == 46
+    assert find(chapter).job(line, 4).model.layers == 46
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     assert refusal(chapter, " ".join(line)).startswith("this model, --context and --batch need at least 9 GB")
 
@@ -83,6 +82,7 @@ def test_divisors(n):
 
 @pytest.mark.parametrize("line", ["-p 100000", "-m 100000000", "-p 101 -m 1", "--draw interleaved --chunks 100000000"])
 def test_a_drawing_that_nobody_could_read(line):
-    options = find("pipeline").job(["--draw", "1f1b", *line.split()], 1)
+    chapter = find("pipeline")
+    options = chapter.job(["--draw", "1f1b", *line.split()], 1)
     with pytest.raises(UsageError, match="are more than can be drawn: use fewer"):
-        draw(options)
+        chapter.work(None, options)

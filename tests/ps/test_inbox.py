@@ -1,6 +1,5 @@
 """The order in which a server takes messages: that of simulated time, in whatever order they arrive."""
 
-import argparse
 import random
 
 from hypothesis import given, settings
@@ -8,11 +7,12 @@ from hypothesis import strategies as st
 
 from minidist.ps.inbox import Inbox
 from minidist.ps.messages import Flush, Pull, Push, Request
+from minidist.ps.options import ServerOptions
 from minidist.ps.plan import Plan
 
 
 def inbox(workers: int) -> Inbox:
-    return Inbox(Plan(list(range(workers)), [workers], [], [], 0, True, 0, 0, argparse.Namespace(keys="none"), 0))
+    return Inbox(Plan(list(range(workers)), [workers], [], [], 0, True, 0, 0, ServerOptions(), 0, None))  # type: ignore[arg-type]
 
 
 def push(worker: int, stamp: float, more: bool = False) -> Push:

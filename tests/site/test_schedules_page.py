@@ -13,7 +13,6 @@ import pytest
 from minidist import UsageError
 from minidist.papers import pipelines
 from minidist.pp.by_hand import read_order, write_order
-from minidist.pp.draw import draw
 from minidist.pp.instructions import Backward, Both, Forward, Receive, Send, Weight
 from minidist.pp.options import contiguous_of
 from minidist.pp.schedules import SCHEDULES
@@ -23,6 +22,7 @@ from minidist.site import compute
 from minidist.site.forms import FLUSHING, SCHEDULES_PAGE, Slider
 from minidist.site.views import schedules
 from minidist.site.views.schedules import LEFT, ROW, WIDTH
+from minidist.train import Alone
 from sampling import shard_of_this_run
 
 SETTINGS = range(1000)  # seeds of random ones
@@ -111,7 +111,7 @@ def report(name: str, settings: dict[str, str], capsys: pytest.CaptureFixture[st
     line += ["--chunks", settings["v"]] * SCHEDULES[name].any_chunks
     line += ["--costs", ",".join(settings[cost] for cost in ("F", "B", "W", "message"))]
     try:
-        draw(CHAPTER.parser().parse_args(line))
+        CHAPTER.work(Alone(), CHAPTER.job(line, 1))
     except UsageError as error:
         return str(error)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)["drawn"][name]
@@ -198,7 +198,7 @@ def test_a_drawing_in_the_terminal(
 ) -> None:
     """A chapter's page has it. Each piece of work stands in its stage's line from its start to its end."""
     monkeypatch.setenv("COLUMNS", "400")
-    draw(CHAPTER.parser().parse_args(["--draw", name, "--pp", "4", "--micro-batches", "8"]))
+    CHAPTER.work(Alone(), CHAPTER.job(["--draw", name, "--pp", "4", "--micro-batches", "8"], 1))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stage ")]
     schedule = SCHEDULES[name]
     v = 2 if schedule.any_chunks else schedule.chunks

@@ -1,6 +1,5 @@
 """Timelines of pipeline schedules, by the clock of `minidist/pp/watch.py`; and of an order written by hand."""
 
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
@@ -33,9 +32,9 @@ class Asked(NamedTuple):
     costs: tuple[float, ...]  # of F, B, W and a message
 
     @property
-    def options(self) -> Namespace:
+    def sizes(self) -> draw.Sizes:
         """As the command line has them."""
-        return Namespace(chunks=self.v, contiguous=0, costs=self.costs)
+        return draw.Sizes(self.p, self.m, self.v, None, self.costs)
 
 
 class Drawn(NamedTuple):
@@ -75,7 +74,7 @@ def view_schedules(settings: Mapping[str, str]) -> str:
 @lru_cache(maxsize=8)  # another part of the time, or another order by hand, needs no new run
 def perform(name: str, asked: Asked) -> Drawn | str:
     try:
-        return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.p, asked.m, asked.options))
+        return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.sizes))
     except UsageError as error:
         return str(error)
 
@@ -90,13 +89,13 @@ def perform_by_hand(order: str, name: str, asked: Asked) -> Drawn | str:
             return f"by hand: {len(at)} stages need {len(at)} lines, not {len(lines)}"
         v = draw.chunks_at(at[0])
         streams = [(place, read_order(line, place)) for place, line in zip(at, lines, strict=True)]
-        return Drawn("by hand", f"places of {name}", simulate(streams, *draw.costs_of(asked.options, v)), v)
+        return Drawn("by hand", f"places of {name}", simulate(streams, *draw.costs_of(asked.costs, v)), v)
     except (UsageError, ValueError) as error:
         return f"by hand: {error}"
 
 
 def places(name: str, asked: Asked) -> list[Place]:
-    return draw.places_of(name, asked.p, asked.m, asked.options)
+    return draw.places_of(name, asked.sizes)
 
 
 # ---- what the reader may press ---------------------------------------------------------------------------------------

@@ -1,0 +1,172 @@
+"""Options are values: a frozen dataclass for each concern, whose fields say what argparse needs to know of an option.
+
+    @dataclass(frozen=True, kw_only=True)
+    class LocalSGDOptions:
+        every: int = option(10, at_least(1), "H", "steps from one averaging to the next")
+
+`fill` adds such a dataclass to a parser, and `Parsed.of` reads it from what was parsed. So options have one table,
+which mypy knows. A command line is parsed once, and no Namespace leaves this room.
+"""
+
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from minidist.cli.options import Parser, at_least, path_name
+from minidist.mpi import environment
+
+HIDDEN = SUPPRESS  # as help: the help of another option names this one
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    type: Callable[[str], Any] | None = None,
+    metavar: str | None = None,
+    help: str | None = None,
+    names: Sequence[str] = (),
+    also: str = "",
+    formerly: str = "",
+    **how: Any,
+) -> Any:
+    """A field that an option fills. names: if not just the field's own; also: another spelling, which --help does not
+    list; formerly: an old one, which is refused; how: more arguments of argparse's."""
+    said = {"type": type, "metavar": metavar, "help": help, **how}
+    how = {name: value for name, value in said.items() if value is not None}
+    return field(default=default, metadata={"how": how, "names": names, "also": also, "formerly": formerly})
+
+
+def flag(help: str, **how: Any) -> Any:
+    """A field that is True if the option is given."""
+    return option(False, help=help, action="store_true", **how)
+
+
+def output(help: str, **how: Any) -> Any:
+    """A field that names a file to be written, which `outputs` finds; - is standard output."""
+    return option(None, output_path, "FILE", help, **how)
+
+
+def output_path(text: str) -> str:
+    """An argument type: a file to be written."""
+    return path_name(text)
+
+
+def operand(metavar: str, help: str, type: Callable[[str], Any] = str, **how: Any) -> Any:
+    """A field that an argument without an option fills."""
+    return field(metadata={"how": {"type": type, "metavar": metavar, "help": help, **how}, "names": None})
+
+
+def ranks_option() -> Any:
+    """The option that starts ranks without MPI: see `minidist/exchange/doors.py`."""
+    return option(None, at_least(1, at_most=environment.MOST_HERE), "N", "in this process, without mpirun")
+
+
+def part(kind: type[Any], listed: bool = True) -> Any:
+    """A field whose value is another dataclass of options, at this place of --help. listed: whether --help shows it."""
+    return field(default_factory=kind, metadata={"part": kind, "listed": listed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """The own options of a chapter that has none."""
+
+
+# ---- between dataclasses and a parser --------------------------------------------------------------------------------
+
+
+def names_of(each: Field[Any]) -> Sequence[str]:
+    """The spellings that --help lists."""
+    return each.metadata["names"] or (f"--{each.name.replace('_', '-')}",)
+
+
+def dest_of(each: Field[Any]) -> str:
+    """What argparse calls an option: its first long spelling."""
+    if each.metadata["names"] is None:
+        return each.name
+    long = [name for name in names_of(each) if name.startswith("--")]
+    return (long or names_of(each))[0].lstrip("-").replace("-", "_")
+
+
+def fill(parser: Parser, kind: type[Any], group: Any = None, listed: bool = True) -> None:
+    """Add the options of a dataclass to a parser, or to a group of it."""
+    apart: dict[str, Any] = {}  # options of which only one may be given
+    for each in fields(kind):
+        says = each.metadata
+        if "part" in says:
+            fill(parser, says["part"], group, listed and says["listed"])
+            continue
+        how = dict(says["how"]) | ({} if listed else {"help": HIDDEN})
+        to = group or parser
+        if exclusive := how.pop("apart", ""):
+            to = apart.setdefault(exclusive, to.add_mutually_exclusive_group())
+        if says["names"] is None:
+            to.add_argument(each.name, **how)
+            continue
+        names = names_of(each)
+        to.add_argument(*names, default=each.default, **how)
+        if says["also"]:
+            parser.alias(says["also"], names[-1])
+        if says["formerly"]:
+            parser.renamed(says["formerly"], names[-1])
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a command line says."""
+
+    values: Mapping[str, Any]  # by argparse's names: to be read by `of` only
+    given: frozenset[str]  # the options that are on the command line, even with their default values
+
+    def of(self, kind: type[T]) -> T:
+        """A dataclass of options that the parser was filled with."""
+        found = {
+            each.name: self.of(each.metadata["part"]) if "part" in each.metadata else self.values[dest_of(each)]
+            for each in fields(kind)  # type: ignore[arg-type]
+        }
+        return kind(**found)
+
+
+def parse(parser: Parser, arguments: Sequence[str]) -> Parsed:
+    """Parse a command line, once. Raises UsageError for what argparse refuses."""
+    untouched: list[Any] = []
+    names = [action.dest for action in parser._actions if action.default != SUPPRESS]
+    found = vars(parser.parse_args(arguments, Namespace(**dict.fromkeys(names, untouched))))
+    values = {name: parser.get_default(name) if value is untouched else value for name, value in found.items()}
+    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Parsed(frozen, frozenset(name for name, value in found.items() if value is not untouched))
+
+
+def read(parser: Parser, kind: type[T], arguments: Sequence[str]) -> T:
+    """The options of a command that has one dataclass of them."""
+    fill(parser, kind)
+    return parse(parser, arguments).of(kind)
+
+
+def all_fields(value: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """The fields of a dataclass of options and of its parts, with their values."""
+    for each in fields(value):
+        mine = getattr(value, each.name)
+        if "part" in each.metadata:
+            yield from all_fields(mine)
+        else:
+            yield each, mine
+
+
+def outputs(*values: Any) -> dict[str, str | None]:
+    """The files that are to be written, by option; None: not asked for, or standard output."""
+    found = {}
+    for each, path in (pair for value in values for pair in all_fields(value)):
+        if each.metadata["how"].get("type") is output_path:
+            found[names_of(each)[-1]] = path if path and path != "-" else None
+    return found
+
+
+def first_given(value: Any, *names: str) -> str:
+    """The first of these options that has been given, as it is spelled; "" if none has."""
+    return next((f"--{name.replace('_', '-')}" for name in names if getattr(value, name)), "")
+
+
+def flat(*values: Any) -> Namespace:
+    """All options together."""
+    return Namespace(**{dest_of(each): mine for value in values for each, mine in all_fields(value)})

@@ -1,0 +1,167 @@
+"""The options of every training chapter: the model, the training, text and files; and experts, which some have."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from minidist.cli.fields import HIDDEN, Parsed, fill, flag, option, output, part, ranks_option
+from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
+from minidist.memory.recompute import POLICIES
+from minidist.mpi.stops import TIMEOUT
+from minidist.nn.precision import NAMES
+
+LONGEST_SAMPLE = 100_000  # characters: a minute or two of a small model
+NAMINGS = ("minidist", "huggingface")  # of the parameters in a file of --export: minidist/checkpoints/convert.py
+Own = TypeVar("Own")  # a chapter's own options
+
+
+def recomputation(text: str) -> str:
+    """An argument type: one of POLICIES, with a number for K in every:K."""
+    every, _, k = text.rpartition(":")
+    if every == "every" and k.isascii() and k.isdecimal() and int(k) > 0:
+        return f"every:{int(k)}"
+    if text in POLICIES and text != "every:K":
+        return text
+    if text.startswith("every"):
+        raise argparse.ArgumentTypeError(
+            f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}"
+        )
+    raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model."""
+
+    name: str = option("gpt", None, "NAME", "gpt or llama", ("--model",), choices=("gpt", "llama"))
+    layers: int = option(4, at_least(1, at_most=10_000), "N", "transformer blocks")
+    width: int = option(64, at_least(1), "N", "of the residual stream")
+    heads: int = option(4, at_least(1), "N", "attention heads")
+    kv_heads: int | None = option(None, at_least(1), "N", "llama: key/value heads; default: as many as heads")
+    context: int = option(64, at_least(1), "N", "characters in a sequence")
+    untied: bool = flag("gpt: a head of its own, not the embedding's matrix")
+    dropout: float = option(0.0, within(0, 0.99), "P", "share of activations zeroed; default: 0")
+
+    @property
+    def key_value_heads(self) -> int:
+        """The heads of keys and values: a gpt has as many as of queries."""
+        return (self.kv_heads or self.heads) if self.name == "llama" else self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingOptions:
+    """How tokens find their experts."""
+
+    top: int = option(2, at_least(1), "K", "experts that each token goes through")
+    capacity: float | None = option(
+        None, within(0.01, 1e3), "CF", "room, times the mean; default: no choice is dropped"
+    )
+    balance: float = option(1e-2, within(0, 1e3), "X", "weight of the balance loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureOptions:
+    """The model's experts, in chapters that have some."""
+
+    experts: int = option(0, at_least(0, at_most=10_000), "E", "MLPs in place of each block's one; default: none")
+    routing: RoutingOptions = part(RoutingOptions)
+
+    @property
+    def top(self) -> int:
+        return self.routing.top
+
+
+DENSE = MixtureOptions()
+
+
+@runtime_checkable
+class Mixed(Protocol):
+    """A chapter's own options, if its models may have experts."""
+
+    @property
+    def mixture(self) -> MixtureOptions: ...
+
+
+def mixture_of(own: object) -> MixtureOptions:
+    """The experts that a chapter's own options ask for."""
+    return own.mixture if isinstance(own, Mixed) else DENSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The training."""
+
+    steps: int = option(200, at_least(0), "N", "updates; --timeout S if a rank is silent")
+    timeout: float = option(TIMEOUT, timeout, "S", HIDDEN)
+    batch: int = option(16, at_least(1, at_most=10**9), "N", "sequences in a step, over all ranks")
+    ranks: int | None = ranks_option()
+    validate: int = option(8, at_least(0, at_most=10**6), "K", "batches at the end; 0: none")
+    accumulate: int = option(1, at_least(1), "N", "micro-batches in a step")
+    recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
+    precision: str = option("mixed", None, "NAME", "mixed (fp16), bf16, fp32, fp64", choices=NAMES)
+    optimizer: str = option("adamw", None, "NAME", "adamw, or sgd with momentum", choices=("adamw", "sgd"))
+    lr: float = option(3e-3, within(0, 1e3), "X", "learning rate after warm-up")
+    min_lr: float = option(3e-4, within(0, 1e3), "X", "at the end of the cosine")
+    warmup: int = option(20, at_least(0), "N", "steps of warm-up")
+    weight_decay: float = option(0.1, within(0, 1e3), "X", "decoupled, on matrices")
+    clip: float = option(1.0, within(0, 1e9), "X", "largest norm of gradients; 0: any")
+    seed: int = option(0, at_least(0), "N", "of all that is drawn; --no-prove: train at once")
+    prove: bool | None = option(None, help=HIDDEN, action=argparse.BooleanOptionalAction)
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch, over all ranks."""
+        return self.batch // self.accumulate
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """The text, files, and memories."""
+
+    data: str | None = option(
+        None,
+        path_name,
+        "FILE",
+        "a UTF-8 text, or JSONL: its --text-field NAME; default: help pages of Python",
+        formerly="--text",
+    )
+    sample: int = option(0, at_least(0, LONGEST_SAMPLE), "N", "rank 0 prints N characters that the model writes")
+    text_field: str | None = option(None, some_text, "NAME", HIDDEN)
+    save: str | None = option(None, path_name, "DIR", "a checkpoint at the end; --save-every K; --keep K newest")
+    save_every: int | None = option(None, at_least(1), "K", HIDDEN)
+    keep: int | None = option(None, at_least(1), "K", HIDDEN)
+    load: str | None = option(None, path_name, "DIR", "go on from a checkpoint, or a file of --export")
+    export: str | None = output("one file (safetensors); --names huggingface: for them")
+    names: str | None = option(None, None, "NAME", HIDDEN, choices=NAMINGS)
+    json: str | None = output("write the report for machines; - is standard output")
+    device_memory: int | None = option(None, memory_size, "SIZE", "that a rank can hold, such as 1500KB; --host-memory")
+    host_memory: int | None = option(None, memory_size, "SIZE", HIDDEN)
+    memory_plot: str | None = output("draw what it holds; --witness: check it (slow)")
+    witness: bool = flag(HIDDEN)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether standard output is for machines."""
+        return self.json == "-"
+
+
+@dataclass(kw_only=True)
+class Line(Generic[Own]):
+    """What a command line says: a value for each concern, and the chapter's own."""
+
+    model: ModelOptions
+    training: TrainingOptions
+    files: FileOptions
+    own: Own
+
+    @classmethod
+    def of(cls, parsed: Parsed, own: type[Own]) -> "Line[Own]":
+        model, training, files = parsed.of(ModelOptions), parsed.of(TrainingOptions), parsed.of(FileOptions)
+        return Line(model=model, training=training, files=files, own=parsed.of(own))
+
+
+def fill_shared(made: Parser) -> None:
+    """Add the options that all chapters share."""
+    fill(made, ModelOptions, made.add_argument_group("model"))
+    fill(made, TrainingOptions, made.add_argument_group("training"))
+    fill(made, FileOptions, made.add_argument_group("text and files"))
