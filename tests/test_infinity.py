@@ -360,7 +360,7 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
+    def interrupted(chapter: Any, job: Any, driver: ds.Driver, *rest: Any) -> None:
         alive.append(driver)
         assert any(cast(infinity.Infinity, driver.engine).folder.path.iterdir())
         raise KeyboardInterrupt
@@ -413,7 +413,7 @@ def test_a_disk_with_too_little_room(
     """Before anything is allocated; and nothing is left. (Parameters, a master copy and two moments.)"""
     psi = sum(flat.size for unit in engines.model("gpt") for flat in unit.flats)
     chapter, comm = find("infinity"), cast(Comm, SimpleNamespace(rank=0, size=1))
-    monkeypatch.setattr(command, "declare", lambda options, vocabulary: engines.model("gpt"))
+    monkeypatch.setattr(command, "declare", lambda *_: engines.model("gpt"))
     line = [*SHAPE.split(), "--precision", precision, "--disk", str(tmp_path)]
     for free in (nbytes * psi, nbytes * psi - 1):
         usage = SimpleNamespace(free=free)

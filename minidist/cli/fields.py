@@ -28,11 +28,13 @@ def option(
     names: Sequence[str] = (),
     also: str = "",
     formerly: str = "",
+    shown: str | None = None,
     **how: Any,
 ) -> Any:
     """A field that an option fills. names: if not just the field's own; also: another spelling, which --help does not
-    list; formerly: an old one, which is refused; how: more arguments of argparse's."""
-    said = {"type": type, "metavar": metavar, "help": help, **how}
+    list; formerly: an old one, which is refused; shown: the default as --help says it; how: more arguments of
+    argparse's."""
+    said = {"default": shown or default, "type": type, "metavar": metavar, "help": help, **how}
     how = {name: value for name, value in said.items() if value is not None}
     return field(default=default, metadata={"how": how, "names": names, "also": also, "formerly": formerly})
 
@@ -67,11 +69,6 @@ def part(kind: type[Any], listed: bool = True) -> Any:
     return field(default_factory=kind, metadata={"part": kind, "listed": listed})
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoOptions:
-    """The own options of a chapter that has none."""
-
-
 # ---- between dataclasses and a parser --------------------------------------------------------------------------------
 
 
@@ -104,7 +101,7 @@ def fill(parser: Parser, kind: type[Any], group: Any = None, listed: bool = True
             to.add_argument(each.name, **how)
             continue
         names = names_of(each)
-        to.add_argument(*names, default=each.default, **how)
+        to.add_argument(*names, **how)
         if says["also"]:
             parser.alias(says["also"], names[-1])
         if says["formerly"]:
@@ -130,11 +127,16 @@ class Parsed:
 def parse(parser: Parser, arguments: Sequence[str]) -> Parsed:
     """Parse a command line, once. Raises UsageError for what argparse refuses."""
     untouched: list[Any] = []
-    names = [action.dest for action in parser._actions if action.default != SUPPRESS]
-    found = vars(parser.parse_args(arguments, Namespace(**dict.fromkeys(names, untouched))))
-    values = {name: parser.get_default(name) if value is untouched else value for name, value in found.items()}
-    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return Parsed(frozen, frozenset(name for name, value in found.items() if value is not untouched))
+    actions = {action.dest: action for action in parser._actions if action.default != SUPPRESS}
+    values = vars(parser.parse_args(arguments, Namespace(**dict.fromkeys(actions, untouched))))
+    given = frozenset(name for name, value in values.items() if value is not untouched)
+    for name, action in actions.items():
+        if name not in given:
+            usual = action.default
+            values[name] = parser._get_value(action, usual) if isinstance(usual, str) else usual
+        elif isinstance(values[name], list):
+            values[name] = tuple(values[name])
+    return Parsed(values, given)
 
 
 def read(parser: Parser, kind: type[T], arguments: Sequence[str]) -> T:

@@ -11,9 +11,10 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from minidist import UsageError
+from minidist.cli.fields import fill, flag, option, output, outputs, parse
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
@@ -32,38 +33,6 @@ MIXTURES = {  # by the name that --model takes: the shape, and the positions tha
     "olmoe-1b-7b": (mixtral.SHAPES["OLMoE-1B-7B"], 4096),
     "like-deepseek-v3": (deepseek_v3.LIKE, 4096),
 }
-
-
-def parser() -> Parser:
-    made = tool("plan", __doc__)
-    add = made.add_argument
-    add("--model", type=path_name, metavar="NAME", help=f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
-    add("--parameters", type=parameter_count, metavar="N", help="instead: a GPT of GPT-3's proportions, such as 7.5e9")
-    add("--experts", type=at_least(2, at_most=10_000), metavar="E", help="MLPs in place of each layer's one")
-    add("--top", type=at_least(1), metavar="K", help="experts that each token goes through; default: 2, or the model's")
-    add("--capacity", type=within(0.01, 1e3), metavar="CF", default=1.0, help="room of an expert, times the mean")
-    add("--ranks", type=at_least(1, at_most=10**6), metavar="N", default=8, help="devices")
-    add("--ranks-per-host", type=at_least(1), metavar="G", default=8, help="devices of a host")
-    made.alias("--ranks-per-node", "--ranks-per-host")
-    add("--device-memory", type=memory_size, metavar="SIZE", default="80GB", help="of a device")
-    add("--flops", type=within(1, 1e20), metavar="N", default="989e12", help="operations a second of a device")
-    add("--ceiling", type=within(0.01, 1), metavar="X", default=CEILING, help="the share of them that it reaches")
-    add("--within", type=rate, metavar="RATE", default="450GB/s", help="of a rank inside its host")
-    add("--across", type=rate, metavar="RATE", default="50GB/s", help="of a rank to other hosts")
-    add("--latency", type=within(0, 1), metavar="S", default=5e-6, help="seconds of a message")
-    add("--batch", type=tokens(2**10), metavar="N", default="4M", help="tokens of a step; 4M is 4·2²⁰")
-    add("--context", type=tokens(2**10), metavar="N", help="tokens of a sequence; default: the model's positions")
-    add("--tokens", type=tokens(10**3), metavar="N", help="of the whole training, such as 15T: how many days?")
-    add("--precision", choices=tuple(BYTES), metavar="NAME", default="bf16", help="bf16, mixed (fp16), fp32 or fp64")
-    add("--scheme", choices=SCHEMES, metavar="NAME", default="ring", help=f"of context ranks: {', '.join(SCHEMES)}")
-    add("--rows", type=at_least(1, at_most=10**4), metavar="N", default=10, help="of the table")
-    add("--explain", type=at_least(1), metavar="ROW", help="every term of a row, with formula and section")
-    add("--check", type=at_least(1), metavar="ROW", help="run a row, scaled down: memory and bytes, counted")
-    add("--published", action="store_true", help="instead: published runs, next to the model")
-    made.output("--write-deepspeed", help="the fastest row of data ranks alone as its JSON")
-    made.output("--write-accelerate", help="the same as its YAML")
-    made.output("--json", help="for machines; - is standard output")
-    return made
 
 
 def rate(text: str) -> float:
@@ -87,10 +56,48 @@ def tokens(thousand: int) -> Callable[[str], int]:
     return number
 
 
-def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
+SECOND = within(0, 1)  # an argument type: up to one
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    model: str | None = option(None, path_name, "NAME", f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
+    parameters: int | None = option(None, parameter_count, "N", "instead: a GPT of GPT-3's proportions, such as 7.5e9")
+    experts: int | None = option(None, at_least(2, at_most=10_000), "E", "MLPs in place of each layer's one")
+    top: int | None = option(None, at_least(1), "K", "experts that each token goes through; default: 2, or the model's")
+    capacity: float = option(1.0, within(0.01, 1e3), "CF", "room of an expert, times the mean")
+    ranks: int = option(8, at_least(1, at_most=10**6), "N", "devices")
+    ranks_per_host: int = option(8, at_least(1), "G", "devices of a host", also="--ranks-per-node")
+    device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
+    flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
+    ceiling: float = option(CEILING, within(0.01, 1), "X", "the share of them that it reaches")
+    within: float = option(450e9, rate, "RATE", "of a rank inside its host", shown="450GB/s")
+    across: float = option(50e9, rate, "RATE", "of a rank to other hosts", shown="50GB/s")
+    latency: float = option(5e-6, SECOND, "S", "seconds of a message")
+    batch: int = option(4 * 2**20, tokens(2**10), "N", "tokens of a step; 4M is 4·2²⁰", shown="4M")
+    context: int | None = option(None, tokens(2**10), "N", "tokens of a sequence; default: the model's positions")
+    tokens: int | None = option(None, tokens(10**3), "N", "of the whole training, such as 15T: how many days?")
+    precision: str = option("bf16", None, "NAME", "bf16, mixed (fp16), fp32 or fp64", choices=tuple(BYTES))
+    scheme: str = option("ring", None, "NAME", f"of context ranks: {', '.join(SCHEMES)}", choices=SCHEMES)
+    rows: int = option(10, at_least(1, at_most=10**4), "N", "of the table")
+    explain: int | None = option(None, at_least(1), "ROW", "every term of a row, with formula and section")
+    check: int | None = option(None, at_least(1), "ROW", "run a row, scaled down: memory and bytes, counted")
+    published: bool = flag("instead: published runs, next to the model")
+    write_deepspeed: str | None = output("the fastest row of data ranks alone as its JSON")
+    write_accelerate: str | None = output("the same as its YAML")
+    json: str | None = output("for machines; - is standard output")
+
+
+def parser() -> Parser:
+    made = tool("plan", __doc__)
+    fill(made, PlanOptions)
+    return made
+
+
+def shape_of(options: PlanOptions) -> tuple[str, Model]:
     """The model, as the formulas ask for it. Raises UsageError for options that do not go together."""
     name, model = dense_shape_of(options)
-    experts, top = vars(options).get("experts"), vars(options).get("top")
+    experts, top = options.experts, options.top
     if top and not (experts or model.experts):
         raise UsageError(f"--top {top} chooses among experts, and {name} has none: use --experts {max(8, top)}")
     experts = experts or model.experts
@@ -100,7 +107,7 @@ def shape_of(options: argparse.Namespace) -> tuple[str, Model]:
     return name, replace(model, experts=experts, top=top)
 
 
-def dense_shape_of(options: argparse.Namespace) -> tuple[str, Model]:
+def dense_shape_of(options: PlanOptions) -> tuple[str, Model]:
     """The model that --model or --parameters names, before --experts and --top change it."""
     o = options
     if o.model and o.parameters:
@@ -132,7 +139,7 @@ def proportioned(parameters: int, context: int) -> Model:
     return min(map(sized, range(2, 400, 2)), key=lambda model: abs(model.parameters() - parameters))
 
 
-def wanted_of(options: argparse.Namespace) -> Wanted:
+def wanted_of(options: PlanOptions) -> Wanted:
     """What to train. Raises UsageError if the batch is no whole number of sequences."""
     name, model = shape_of(options)
     context = options.context or model.s
@@ -145,7 +152,7 @@ def wanted_of(options: argparse.Namespace) -> Wanted:
     return Wanted(name, model, *sizes, scheme=options.scheme, capacity=options.capacity)
 
 
-def cluster_of(options: argparse.Namespace) -> Cluster:
+def cluster_of(options: PlanOptions) -> Cluster:
     o = options
     return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
 
@@ -157,12 +164,11 @@ def row_of(found: Found, number: int, option: str) -> Row:
     return found.rows[number - 1]
 
 
-def plan(options: argparse.Namespace) -> int:
+def plan(options: PlanOptions) -> int:
     """Search, and print what was asked for."""
     o, wanted, cluster = options, wanted_of(options), cluster_of(options)
-    for option in ("json", "write_deepspeed", "write_accelerate"):
-        if vars(o)[option] != "-":
-            check_writable(f"--{option.replace('_', '-')}", vars(o)[option])
+    for name in ("--json", "--write-deepspeed", "--write-accelerate"):
+        check_writable(name, outputs(o)[name])
     found = search(wanted, cluster)
     fit, found = len(found.rows), found._replace(rows=best_chunks(found.rows))
     if not found.rows:
@@ -190,15 +196,15 @@ def plan(options: argparse.Namespace) -> int:
     return status
 
 
-def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
+def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: PlanOptions) -> Iterator[str]:
     """Write a row as another system's configuration, if asked for; yields which row is in which file."""
-    for option, path in (
+    for name, path in (
         ("--write-deepspeed", options.write_deepspeed),
         ("--write-accelerate", options.write_accelerate),
     ):
         if path:
-            hybrid = option == "--write-accelerate"
-            row = write.sayable(found, option, hybrid)
+            hybrid = name == "--write-accelerate"
+            row = write.sayable(found, name, hybrid)
             at = row.choice
             made = write.accelerate(wanted, at, cluster.per_host) if hybrid else write.deepspeed(wanted, at)
             write_output(path, made.encode())
@@ -231,7 +237,7 @@ def why_none(found: Found) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parser().parse_args(list(arguments))
+    options = parse(parser(), arguments).of(PlanOptions)
     if options.published:
         from minidist.plan import published
 

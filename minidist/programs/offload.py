@@ -50,7 +50,7 @@ class OffloadOptions:
 
 
 def check_places(own: OffloadOptions) -> None:
-    """Raise UsageError if parameters on the host are to stay on the device as well."""
+    """Raise UsageError if parameters on the host should also stay on the device."""
     if own.parameters == "host" and (own.zero < 3 or own.limits.persist):
         other = "--persist" if own.limits.persist else f"--zero {own.zero}"
         raise UsageError(f"--parameters host keeps no parameters on the device: leave out {other}, or say --zero 3")

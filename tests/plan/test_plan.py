@@ -414,7 +414,7 @@ def test_a_mixture_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> 
     assert "A token goes through 2 of 4 experts" in text
     rows = [line.split() for line in text.splitlines() if re.match(r" *\d+ +\d+ ", line)]
     assert {row[5] for row in rows} == {"1", "2", "4"}
-    of = command.shape_of(command.parser().parse_args(["--model", "mixtral-8x7b"]))[1]
+    of = command.shape_of(command.PlanOptions(model="mixtral-8x7b"))[1]
     assert (of.parameters(), of.active()) == (46_702_792_704, 12_879_925_248)
 
 
@@ -518,7 +518,7 @@ def test_what_no_file_can_say_is_not_written() -> None:
 ])  # fmt: skip
 def test_explain_reads_a_row_back_to_the_same_bytes(choice: Choice, tmp_path: Path) -> None:
     """Model states, what passes, and what is sent; of DeepSpeed's file and of Accelerate's."""
-    name, of = "llama2-7b", command.shape_of(command.parser().parse_args(["--model", "llama2-7b"]))[1]
+    name, of = "llama2-7b", command.shape_of(command.PlanOptions(model="llama2-7b"))[1]
     wanted = Wanted(name, of, 64, of.s)
     asked = ask(wanted, choice)
     [ours], along = held(asked), sent(asked)

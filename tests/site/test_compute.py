@@ -168,7 +168,7 @@ def test_a_setting_that_cannot_be_is_one_that_no_plan_tries() -> None:
         )
         settings |= {"model": drawn.choice(("gpt2", "gpt2-xl")), "recompute": drawn.choice(("none", "selective"))}
         wanted, choice = memory.asked_for(settings)
-        cluster = command.cluster_of(command.parser().parse_args(["--ranks", str(choice.ranks)]))
+        cluster = command.cluster_of(command.PlanOptions(ranks=choice.ranks))
         tried = any(choice in family for family in families(wanted, cluster) if family[0].zero == choice.zero)
         view = memory.view_memory(settings | {"per_host": "8"})
         assert ("refused" not in view) == tried, settings

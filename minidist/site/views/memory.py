@@ -1,6 +1,5 @@
 """What the fullest rank holds, and what it sends: the formulas of `minidist/plan/`."""
 
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -43,7 +42,7 @@ def asked_for(settings: Mapping[str, str]) -> tuple[Wanted, Choice]:
     """Raises UsageError for a model that has fewer positions than that."""
     names = ("dp", "tp", "cp", "pp", "zero", "rows", "m", "v", "context")
     dp, tp, cp, pp, zero, rows, m, v, context = (int(settings[name]) for name in names)
-    name, model = command.shape_of(Namespace(model=settings["model"], parameters=None, context=context))
+    name, model = command.shape_of(command.PlanOptions(model=settings["model"], context=context))
     schedule = "interleaved" if v > 1 else "1f1b"
     choice = Choice(dp, tp, cp, pp, 1, schedule, v, zero, recompute=settings["recompute"], rows=rows)
     return Wanted(name, model, dp * rows * m, context), choice
