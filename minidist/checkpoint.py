@@ -267,7 +267,7 @@ def weights(engine: Engine, writer: bool) -> dict[str, Array]:
         whole = engine.whole_parameters(flat, flat.master)
         if writer or engine.holds_a_stage:
             found.update(whole)
-    return engine.gathered(found)
+    return engine.collect_on_rank_0(found)
 
 
 def size(units: list[Unit], precision: Precision, moments: int) -> int:

@@ -42,7 +42,7 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Again, Span, attend, attend_back, by_head, dot, merge, split_heads
+from minidist.nn.attend import SavedStatistics, Span, attend, attend_back, by_head, dot, merge, split_heads
 from minidist.nn.layers import Attention, Batch, Block, Unit
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
@@ -50,7 +50,7 @@ from minidist.zero3 import LADDER
 # ---- ring: keys and values travel, the queries stay ------------------------------------------------------------------
 
 
-def around(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
+def ring_blocks(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
     """Each rank's block of keys and values (2, B, Hkv, 1, c, D) and whose it is, this rank's own first. While a block
     is in use, it is already on its way to the next rank."""
     comm, n, rank, sizes = group.comm, group.comm.size, group.rank, at.sizes
@@ -79,25 +79,25 @@ def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Grou
     q, k, v = split_heads(qkv.data, heads, kv_heads)  # (B, Hkv, G, c, D), (B, Hkv, 1, c, D) and once more
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
-    y, part, left = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype), mask(at.here)
-    for owner, (keys, values) in around(group, k, v, at, "forward"):
-        see, some = group.watch.see, left and left.of(at.of(owner))
+    y, part, kept_mask = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype), mask(at.here)
+    for owner, (keys, values) in ring_blocks(group, k, v, at, "forward"):
+        at_k, on_tile, block_mask = at.of(owner), group.watch.see, kept_mask and kept_mask.of(at.of(owner))
         if owner == group.rank:  # first: from here on, each query has seen a key
-            lse = attend(q, keys, values, at.here, at.here, y, see=see, drop=some)
+            lse = attend(q, keys, values, at.here, at_k, y, on_tile=on_tile, drop=block_mask)
         else:
-            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=see, drop=some))
+            lse = merge(y, lse, part, attend(q, keys, values, at.here, at_k, part, on_tile=on_tile, drop=block_mask))
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
         dqkv = np.zeros_like(qkv)
         (q, k, v), (dq, dk, dv) = split_heads(qkv, heads, kv_heads), split_heads(dqkv, heads, kv_heads)
         dy = by_head(dy, kv_heads, depth)
-        left, over_all = mask(at.here), dot(dy, by_head(out, kv_heads, depth))  # of all keys, in every block
+        kept_mask, row_dot = mask(at.here), dot(dy, by_head(out, kv_heads, depth))  # of all keys, in every block
         comm, sizes, part = group.comm, at.sizes, np.empty(q.shape, q.dtype)
         rooms = group.rooms(k, sizes)
         others: Array | float = 0.0  # what other ranks have added to the gradients of the block in use
-        for owner, (keys, values) in around(group, k, v, at, "backward"):
+        for owner, (keys, values) in ring_blocks(group, k, v, at, "backward"):
             dkv = np.empty((2, *keys.shape), keys.dtype)
-            known = Again(lse, over_all, left and left.of(at.of(owner)))
+            known = SavedStatistics(lse, row_dot, kept_mask and kept_mask.of(at.of(owner)))
             attend_back(dy, q, keys, values, at.here, at.of(owner), known, part, *dkv)
             dq += part
             if owner == group.rank:
@@ -144,8 +144,8 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
-    y, left = by_head(out, kv_heads, depth), mask(at.here)
-    lse = attend(q, k, v, at.here, at.whole.here, y, see=group.watch.see, drop=left)
+    y, kept_mask = by_head(out, kv_heads, depth), mask(at.here)
+    lse = attend(q, k, v, at.here, at.whole.here, y, on_tile=group.watch.see, drop=kept_mask)
     group.watch.computed()
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
@@ -154,7 +154,7 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
         dy = by_head(dy, kv_heads, depth)
         k, v = gather(group, k, v, at, "backward")
         dkv = np.empty((2, *k.shape), k.dtype)
-        known = Again(lse, dot(dy, by_head(out, kv_heads, depth)), mask(at.here))
+        known = SavedStatistics(lse, dot(dy, by_head(out, kv_heads, depth)), mask(at.here))
         attend_back(dy, q, k, v, at.here, at.whole.here, known, dq, *dkv)
         dk[...], dv[...] = scatter(group, dkv, at)
         return dqkv
@@ -171,7 +171,7 @@ def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
     mine = len(shares[group.rank])
     rooms = [group.room((len(x), mine, x.shape[2], size, x.shape[-1])) for size in at.sizes]
     with comm.phase(f"all-to-all {when}"):
-        ring.exchange(comm, [group.pack(x[:, share]) for share in shares], rooms)
+        ring.all_to_all_v(comm, [group.pack(x[:, share]) for share in shares], rooms)
     y = np.empty((len(x), mine, x.shape[2], at.length, x.shape[-1]), x.dtype)
     for owner, room in enumerate(rooms):
         y[..., at.of(owner), :] = room
@@ -184,7 +184,7 @@ def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> 
     c = len(at.here)
     rooms = [group.room((len(x), len(share), x.shape[2], c, x.shape[-1])) for share in shares]
     with comm.phase(f"all-to-all {when}"):
-        ring.exchange(comm, [group.pack(x[..., at.of(owner), :]) for owner in range(comm.size)], rooms)
+        ring.all_to_all_v(comm, [group.pack(x[..., at.of(owner), :]) for owner in range(comm.size)], rooms)
     return np.concatenate(rooms, axis=1, dtype=x.dtype)
 
 
@@ -195,7 +195,7 @@ def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: G
     y = np.empty((*x.shape[:2], cuts[0], *x.shape[3:]), x.dtype)
     q, k, v = np.split(x, cuts, axis=2)
     mine = group.head_shares(kv_heads)[group.rank]
-    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.watch.see, drop=mask(at.whole.here, mine))
+    lse = attend(q, k, v, at.whole.here, at.whole.here, y, on_tile=group.watch.see, drop=mask(at.whole.here, mine))
     group.watch.computed()
     depth = x.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), x.dtype)  # (B, c, H·D)
@@ -203,7 +203,7 @@ def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: G
 
     def backward(dy: Array, x: Array, y: Array, lse: Array) -> Array:
         dy, dx = to_heads(group, by_head(dy, kv_heads, depth), at, "after, backward"), np.empty_like(x)
-        known = Again(lse, dot(dy, y), mask(at.whole.here, mine))
+        known = SavedStatistics(lse, dot(dy, y), mask(at.whole.here, mine))
         (q, k, v), parts = np.split(x, cuts, axis=2), np.split(dx, cuts, axis=2)
         attend_back(dy, q, k, v, at.whole.here, at.whole.here, known, *parts)
         dx = to_positions(group, dx, kv_heads, at, "before, backward")  # (B, Hkv, G + 2, c, D)

@@ -25,7 +25,7 @@ from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
-from minidist.nn.optim import squared_norm
+from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 
 
@@ -53,7 +53,7 @@ class LocalSGD(DataParallel):
         """Send nothing: the gradient stays on this rank."""
 
     def squares(self) -> float:
-        return sum(squared_norm(flat.grad) for flat in self.flats)
+        return sum(sum_of_squares(flat.grad) for flat in self.flats)
 
     def apply_gradients(self) -> None:
         try:

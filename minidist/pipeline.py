@@ -219,7 +219,7 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def counted(self) -> dict[str, Any]:
+    def other_counts(self) -> dict[str, Any]:
         """Times of the last stream of instructions, and the most that was held at once since the beginning."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
         most = self.engine.device.peak

@@ -93,7 +93,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         assert not engine.host_rooms.taken
         assert not engine.device_rooms.taken
         assert gathered == expected
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return gathered[:2]
 
     forward, backward = run_ranks(be_rank, 2)[0]
@@ -141,7 +141,7 @@ def test_a_step_that_overflows_moves_no_states(stage: int) -> None:
         moved = engine.slow_link.by_phase()
         assert moved.keys() == ({"disk to host"} if stage == 3 else set())
         assert all(phases.keys() == {"parameters"} for phases in moved.values())
-        assert "kernel read" not in engine.counted()
+        assert "kernel read" not in engine.other_counts()
 
     alone(be_rank)
 
@@ -162,7 +162,7 @@ def test_after_a_pass_that_failed_the_next_one_is_right() -> None:
                 engine.forward(x, y)
             engine.device.capacity = None
             losses.append(engine.train_batch(x, y) - broken.train_batch(x, y))
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return losses
 
     assert alone(be_rank) == [0, 0, 0]

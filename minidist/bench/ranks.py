@@ -165,4 +165,4 @@ def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[
     for _ in range(2):
         run_step(engine, tokens)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"before": before, "after": after, **engine.memory()}
+    return {"before": before, "after": after, **engine.peak_bytes()}

@@ -116,7 +116,7 @@ def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
             named = whole(engine, lambda flat: engine.owned(flat)[1])
             found["gradients"] = {
                 name: gradient.astype(np.float64) / engine.loss_scale.scale
-                for name, gradient in engine.gathered(named).items()
+                for name, gradient in engine.collect_on_rank_0(named).items()
             }
             found["apart"] = bytes_by_phase(comm) - before
         update_all(scale)
@@ -137,7 +137,7 @@ def whole(engine: Engine, piece: Any) -> Named:
 
 def held(engine: Engine) -> dict[str, int]:
     """The most bytes that this rank's device has held, by kind, without workspace."""
-    return {kind: nbytes for kind, nbytes in engine.memory().items() if kind != "workspace"}
+    return {kind: nbytes for kind, nbytes in engine.peak_bytes().items() if kind != "workspace"}
 
 
 def copies(engine: Engine) -> Named:

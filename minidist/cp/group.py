@@ -10,7 +10,7 @@ from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Drop, keys_first
 from minidist.nn.layers import Attention, Batch
-from minidist.nn.tensor import Array, Nobody, Pool
+from minidist.nn.tensor import Array, NullPool, Pool
 
 
 @dataclass(eq=False)
@@ -19,7 +19,7 @@ class Group:
 
     comm: Comm
     wire: type[np.generic]
-    pool: Pool = field(default_factory=Nobody)  # counts what is sent and received
+    pool: Pool = field(default_factory=NullPool)  # counts what is sent and received
     watch: Unwatched = field(default_factory=Unwatched)
 
     @property

@@ -82,8 +82,8 @@ class Driver:
     def evaluate(self, x: Array, y: Array) -> float:
         return self.engine.evaluate(x, y)
 
-    def counted(self) -> dict[str, Any]:
-        return self.engine.counted()
+    def other_counts(self) -> dict[str, Any]:
+        return self.engine.other_counts()
 
 
 def main(comm: Comm, prepared: Prepared) -> int:

@@ -224,7 +224,7 @@ class Mixture:
             self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
                 mine = softmax(own.data) if self.gather else prob
-                batch.also(balance(own, mine, self.shares(chosen, batch), self.routing.balance, prob))
+                batch.add_loss(balance(own, mine, self.shares(chosen, batch), self.routing.balance, prob))
         rows = self.compute(copy_tokens(self.f(x), plan, self.routing.top), plan.counts.tolist())  # (R, C)
         gate = gates(logits, prob, chosen)
         return self.g(add_up(rows, gate if self.gather else self.f(gate), plan, (*logits.shape[:2], x.shape[-1])))

@@ -125,7 +125,7 @@ class Pool(Protocol):
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array: ...
 
 
-class Nobody:
+class NullPool:
     """Counts nothing."""
 
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array:
@@ -140,7 +140,7 @@ class Store:
     def __init__(
         self, narrow: type[np.generic] | None = None, pool: Pool | None = None, kind: str = "activations"
     ) -> None:
-        self.narrow, self.pool, self.kind = narrow, pool or Nobody(), kind
+        self.narrow, self.pool, self.kind = narrow, pool or NullPool(), kind
         self.checkpoints: Store | None = None  # another store for the inputs of recomputed layers, if any
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
@@ -149,7 +149,7 @@ class Store:
         kept = array if narrow is None else array.astype(narrow)
         return Kept(self.pool.hold(self.kind, kept), array.dtype)
 
-    def passing(self, array: Array) -> Array:
+    def as_workspace(self, array: Array) -> Array:
         """Registers a temporary array as workspace, unless it is already registered under another kind."""
         return self.pool.hold("workspace", array, rename=False)
 
@@ -183,9 +183,9 @@ class Tape:
     def tensor(self, data: Array) -> Tensor:
         """A new tensor on this tape. The first one made is the unit's input."""
         self._tensors += 1
-        return Tensor(self.store.passing(data), self, self._tensors - 1)
+        return Tensor(self.store.as_workspace(data), self, self._tensors - 1)
 
-    def also(self, loss: Tensor) -> None:
+    def add_loss(self, loss: Tensor) -> None:
         """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(loss.number)
 
@@ -198,7 +198,7 @@ class Tape:
 
         dloss: the loss's gradient, which what is added to the loss gets; needed if a unit adds something.
         """
-        gradients = {self.steps[-1].output: self.store.passing(dy)}
+        gradients = {self.steps[-1].output: self.store.as_workspace(dy)}
         if self.losses:
             assert dloss is not None
             gradients |= dict.fromkeys(self.losses, dloss)
@@ -229,7 +229,7 @@ class Tape:
                     dx = gradients[number] + dx
                 else:
                     dx += gradients[number]
-            gradients[number] = self.store.passing(dx)
+            gradients[number] = self.store.as_workspace(dx)
         if step.weight_backward is None:
             return
         if postpone_weights:
@@ -242,10 +242,10 @@ class Tape:
         while self.postponed:
             step, dout = self.postponed.pop(0)
             assert step.weight_backward is not None
-            step.weight_backward(self.store.passing(dout.fetch()), *self._fetched(step))
+            step.weight_backward(self.store.as_workspace(dout.fetch()), *self._fetched(step))
 
     def _fetched(self, step: Step) -> list[Array]:
-        return [self.store.passing(kept.fetch()) for kept in step.kept]
+        return [self.store.as_workspace(kept.fetch()) for kept in step.kept]
 
     @property
     def nbytes(self) -> int:

@@ -82,7 +82,7 @@ def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
         drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
         driver.train_batch(drawn[:, :-1], drawn[:, 1:])
     flying = driver.in_flight.most["in_flight"] if isinstance(driver, Pipeline) else 0
-    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying)
+    return Counted(driver.engine.peak_bytes(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying)
 
 
 def declare(wanted: Wanted) -> list[Unit]:

@@ -99,7 +99,7 @@ def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | 
     engine = make(made, comm)
     comm.ledger.reset()
     train.train_step(engine, job.corpus, o, step=0)
-    sent, held = comm.ledger.by_phase(), engine.memory()["messages"]
+    sent, held = comm.ledger.by_phase(), engine.peak_bytes()["messages"]
     mine = (in_context(sent, "forward"), in_context(sent, "backward"), engine.layer_activations, held)
     watch = watch_forward(made, engine)
     everyone = comm.gather_object((*mine, sum(watch.pairs), watch.clock.now, watch.spans))

@@ -10,6 +10,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
+from minidist.nn.layers import flats_of
 from minidist.nn.tensor import Array
 from minidist.programs.chapter import Program
 from minidist.programs.proof import prove
@@ -101,7 +102,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     layout = Layout(dp=len(workers), servers=ranks - len(workers))
     job = command.prepare(made, arguments, ranks, layout)
     k = len(servers)
-    flats = divided(job.units, k)
+    flats = flats_of(divided(job.units, k))
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         if k * options.virtual > MOST_VIRTUAL:

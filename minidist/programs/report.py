@@ -47,9 +47,9 @@ def train_and_report(
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
     seen = {"witness": watching.close()} if watching else {}
-    validation, memory = validate(driver, corpus, options), engine.memory()
+    validation, memory = validate(driver, corpus, options), engine.peak_bytes()
     below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
-    counted = {"tokens": history.tokens, **driver.counted(), **count(), **seen}
+    counted = {"tokens": history.tokens, **driver.other_counts(), **count(), **seen}
     wire = history.sent or {}, history.sent_to, history.received
     everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
     held = comm.gather_object(history.held) if options.memory_plot else None

@@ -44,8 +44,8 @@ class Delayed(Engine):
     """Serial training whose micro-batch k, from 0, sees older weights: those that version(k, flat) updates made."""
 
     def __init__(self, units: list[Unit], settings: Settings, version: Callable[[int, Flat], int]) -> None:
-        self.version, self.history, self.first = version, dict[Flat, list[Array]](), 0
         super().__init__(units, settings)
+        self.version, self.history, self.first = version, dict[Flat, list[Array]](), 0
 
     def train_batch(self, x: Array, y: Array) -> float:
         if not self.history:  # after a checkpoint was loaded
@@ -71,8 +71,8 @@ class Own(Engine):
     """One of n trainings, each of the mean loss over its own rows."""
 
     def __init__(self, job: Job, number: int, n: int) -> None:
-        self.number, self.n = number, n
         super().__init__(declare(job.options, len(job.corpus.vocabulary)), job.settings)
+        self.number, self.n = number, n
 
     def rows(self, n: int) -> range:
         sizes = chunk_sizes(n, self.n)

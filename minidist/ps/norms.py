@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from minidist import Stopped
-from minidist.nn.optim import squared_norm
+from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 from minidist.ps.messages import Mailbox, Norm
 from minidist.ps.plan import Plan
@@ -30,7 +30,7 @@ class Norms:
         clock: iterations done before the update. Waits in simulated time (cable) until the last part is here.
         """
         if self.shard not in self.latest or self.latest[self.shard].clock < clock:
-            mine = sum(squared_norm(total) for _, total in sorted(sums.items()))
+            mine = sum(sum_of_squares(total) for _, total in sorted(sums.items()))
             self.add(Norm(shard=self.shard, teller=self.shard, clock=clock, squares=mine, time=cable.now))
             self.tell(range(len(self.plan.servers)))
         parts = [norm for _, norm in sorted(self.latest.items()) if norm.clock == clock]

@@ -25,8 +25,7 @@ class Replay(Engine):
     """Serial training of workers' iterations."""
 
     def __init__(self, job: Job, plan: Plan, outcome: TrainedRun) -> None:
-        divided(job.units, len(plan.servers))  # the same keys
-        super().__init__(job.units, job.settings)
+        super().__init__(divided(job.units, len(plan.servers)), job.settings)  # the same keys
         self.plan, self.outcome = plan, outcome
         self.worker: int | None = None  # whose rows a pass is for; None: all
         self.accrued = [np.zeros(plan.size) for _ in plan.workers]  # gradients that a filter has kept back

@@ -62,7 +62,7 @@ def keys_and_values(comm: Comm) -> Ran:
     """Ring attention with one position on each rank; its block is a key and a value."""
     own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
     group, at = Group(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
-    used = [block.copy() for _, block in context_parallel.around(group, own, own, at, "forward")]
+    used = [block.copy() for _, block in context_parallel.ring_blocks(group, own, own, at, "forward")]
     return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own block stays, and the last block is still there
 
 

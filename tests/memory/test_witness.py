@@ -182,8 +182,8 @@ class KeepsViews(Engine):
 
     def collect(self, flat: Flat) -> None:
         super().collect(flat)
-        assert flat.slopes is not None
-        self.private = [*getattr(self, "private", []), flat.slopes[7:8]]
+        assert flat.raw_grad is not None
+        self.private = [*getattr(self, "private", []), flat.raw_grad[7:8]]
 
 
 class KeepsOutputs(Engine):
