@@ -40,12 +40,18 @@ class Flat:
         self.grad: Array  # gradients, likewise
         self.master: Array  # what the optimizer updates, for the piece that this rank owns
         self.moments: list[Array]  # and its state
-        self.added: dict[str, Array] = {}  # what a method adds for the same piece, by name; a checkpoint has it, too
+        self.added: dict[str, Array] = {}  # what a method adds, for the same piece, by name
         # Held in passing, whole (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)
         self.bucket: Array | None = None  # the gradient to be reduced, where `grad` is only a shard (ZeRO-2)
         self.values: Array | None = None  # parameters as arithmetic sees them, between bind and release
         self.raw_grad: Array | None = None  # the gradient as the backward writes it
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """All that a checkpoint has of it, by what comes before a parameter's name there."""
+        moments = {f"moment{i}/": moment for i, moment in enumerate(self.moments, 1)}
+        return {"": self.master, **moments, **{f"{name}/": array for name, array in self.added.items()}}
 
     def divide(self, comm: Any) -> None:
         """Let the ranks of `comm` hold the same values, or a shard of them each."""
