@@ -40,7 +40,7 @@ import numpy as np
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, manifest
 from minidist.checkpoints.checks import check, check_folder, check_run, differences
-from minidist.checkpoints.files import Tensor
+from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
 from minidist.engine import Engine
@@ -114,7 +114,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     file, dtype = f"rank{comm.rank}-of-{comm.size}.safetensors", np.dtype(engine.precision.updated)
     name_of = {size: name for name, size in files.DTYPES.items()}
     tensors = [
-        Tensor(prefix + name, array.shape, partial(np.asarray, array))
+        TensorToWrite(prefix + name, array.shape, partial(np.asarray, array))
         for name in kept
         for prefix, array in mine[name][1].items()
     ]

@@ -27,7 +27,7 @@ Every rank has the gradient of all parameters, from its own positions. So the da
 summed and ZeRO divides model states, has dp x cp ranks.
 
 An evaluation is cut in the same way, and rank 0 prints the sum of the ranks' parts. For `--sample` rank 0 puts the
-model together, writes on its own, and prints.
+model together, writes on its own, and prints. This chapter is long: it has three schemes.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ from functools import partial
 import numpy as np
 
 from minidist import contents, ring
-from minidist.cp.group import Group, Masks, drop, no_mask
+from minidist.cp.group import ContextGroup, Masks, drop, no_mask
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
@@ -50,7 +50,7 @@ from minidist.zero3 import LADDER
 # ---- ring: keys and values travel, the queries stay ------------------------------------------------------------------
 
 
-def ring_blocks(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
+def ring_blocks(group: ContextGroup, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
     """Each rank's block of keys and values (2, B, Hkv, 1, c, D) and whose it is, this rank's own first. While a block
     is in use, it is already on its way to the next rank."""
     comm, n, rank, sizes = group.comm, group.comm.size, group.rank, at.sizes
@@ -66,14 +66,16 @@ def ring_blocks(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterat
             group.watch.sent()
         yield owner, block.astype(k.dtype, copy=False)
         group.watch.computed()
+        for request in requests:
+            request.wait()
         if requests:
-            for request in requests:
-                request.wait()
             block = coming
             group.watch.arrived()
 
 
-def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def ring_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of this rank's queries, block after block. In the backward, a block's gradients go around with it:
     every rank adds its part, and the last one sends them home."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)  # (B, Hkv, G, c, D), (B, Hkv, 1, c, D) and once more
@@ -117,7 +119,7 @@ def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Grou
 # ---- all-gather: all keys and values on every rank -------------------------------------------------------------------
 
 
-def gather(group: Group, k: Array, v: Array, at: Span, when: str) -> Array:
+def gather(group: ContextGroup, k: Array, v: Array, at: Span, when: str) -> Array:
     """The keys and values of all positions (2, B, Hkv, 1, s, D), from those of each rank."""
     blocks = [group.room((2, *k.shape[:-2], size, k.shape[-1])) for size in at.sizes]
     blocks[group.rank][...] = k, v
@@ -129,7 +131,7 @@ def gather(group: Group, k: Array, v: Array, at: Span, when: str) -> Array:
     return everything
 
 
-def scatter(group: Group, dkv: Array, at: Span) -> Array:
+def scatter(group: ContextGroup, dkv: Array, at: Span) -> Array:
     """The gradients of this rank's keys and values, summed over the ranks: (2, B, Hkv, 1, s, D) -> (…, c, D)."""
     parts = [group.pack(dkv[..., at.of(owner), :]) for owner in range(group.comm.size)]
     sums = [group.room(part.shape) for part in parts]
@@ -138,11 +140,12 @@ def scatter(group: Group, dkv: Array, at: Span) -> Array:
     return sums[group.rank]
 
 
-def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def gathered_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of this rank's queries over all keys at once. The gathered keys are not kept for the backward."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)
-    depth = q.shape[-1]
-    out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
+    depth, out = q.shape[-1], np.empty((*qkv.shape[:2], heads * q.shape[-1]), q.dtype)  # out (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
     y, kept_mask = by_head(out, kv_heads, depth), mask(at.here)
     lse = attend(q, k, v, at.here, at.whole.here, y, on_tile=group.watch.see, drop=kept_mask)
@@ -165,7 +168,7 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
 # ---- ulysses: heads in exchange for positions ------------------------------------------------------------------------
 
 
-def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
+def to_heads(group: ContextGroup, x: Array, at: Span, when: str) -> Array:
     """(B, Hkv, n, c, D) -> (B, this rank's share of Hkv, n, s, D): positions come in, heads go out."""
     comm, shares = group.comm, group.head_shares(x.shape[1])
     mine = len(shares[group.rank])
@@ -178,7 +181,7 @@ def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
     return y
 
 
-def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> Array:
+def to_positions(group: ContextGroup, x: Array, kv_heads: int, at: Span, when: str) -> Array:
     """The way back: (B, this rank's share of Hkv, n, s, D) -> (B, Hkv, n, c, D)."""
     comm, shares = group.comm, group.head_shares(kv_heads)
     c = len(at.here)
@@ -188,7 +191,9 @@ def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> 
     return np.concatenate(rooms, axis=1, dtype=x.dtype)
 
 
-def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def ulysses_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of some heads, over all positions. Keeps what these heads need: as much as the positions would."""
     cuts = heads // kv_heads, heads // kv_heads + 1  # of the third axis: G queries, a key, a value
     x = to_heads(group, np.concatenate(split_heads(qkv.data, heads, kv_heads), axis=2), at, "before, forward")
@@ -227,19 +232,17 @@ class ContextAttention(Attention):
     nothing to do. It keeps no dropout mask either: the backward draws it again."""
 
     scheme: Callable[..., Tensor] = field(kw_only=True)
-    group: Group = field(kw_only=True)
+    group: ContextGroup = field(kw_only=True)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
         return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group, partial(drop, self, batch))
 
 
-def split(units: list[Unit], group: Group, scheme: str) -> list[Unit]:
+def split(units: list[Unit], group: ContextGroup, scheme: str) -> list[Unit]:
     """The same model for a rank that has some of the positions: only attention differs."""
 
     def split_block(block: Block) -> Block:
-        of = block.attention
-        attention = ContextAttention(of.name, of.heads, of.kv_heads, of.p, of.part, scheme=SCHEMES[scheme], group=group)
-        return replace(block, attention=attention)
+        return replace(block, attention=ContextAttention(**vars(block.attention), scheme=SCHEMES[scheme], group=group))
 
     return [split_block(unit) if isinstance(unit, Block) else unit for unit in units]
 
@@ -249,7 +252,7 @@ def context_parallel(
 ) -> DataParallel:
     """dp x cp ranks: cp of them have the same sequences, and all of them share the parameters."""
     mesh = Mesh(comm, layout)
-    group = Group(mesh.along("context"), settings.precision.stored)
+    group = ContextGroup(mesh.along("context"), settings.precision.stored)
     axes = Axes(rows=mesh.along("host", "shard"), span=Span(0, layout.cp, group.rank, positions))
     engine = LADDER[zero](split(units, group, scheme), settings, comm, axes)
     group.pool = engine.device

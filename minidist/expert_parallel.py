@@ -47,13 +47,13 @@ from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Unit, flats_of
-from minidist.nn.mixture import EXPERTS, Mixture, Plan, Tally, choose
+from minidist.nn.mixture import EXPERTS, Mixture, RoutingPlan, Tally, choose
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
 
 
 @dataclass(frozen=True)
-class Group:
+class ExpertGroup:
     """The ranks among which a mixture is divided, as one of them sees them."""
 
     experts: Comm  # P ranks that divide the experts among them
@@ -70,7 +70,7 @@ class Group:
 class Route:
     """Rows from this rank to its experts' ranks, and the way back."""
 
-    group: Group
+    group: ExpertGroup
     send_rows: Sequence[int]  # rows for each rank
     recv_rows: Sequence[Sequence[int]]  # rows from each rank, for each expert that is here
 
@@ -125,7 +125,7 @@ def combine(rows: Tensor, route: Route) -> Tensor:
 class ExpertParallel(Mixture):
     """A mixture whose experts are on other ranks, too; `experts` are those of this rank."""
 
-    group: Group = field(kw_only=True)
+    group: ExpertGroup = field(kw_only=True)
 
     def compute(self, rows: Tensor, counts: list[int]) -> Tensor:
         """Each row's expert, wherever it is. counts: this rank's rows for each of all experts."""
@@ -159,7 +159,7 @@ class ExpertParallel(Mixture):
             prob = limit_hosts(prob, self.routing.top, self.group.hosts, self.group.host_limit)
         return super().choose(prob)
 
-    def tally(self, chosen: Array, plan: Plan) -> Tally:
+    def tally(self, chosen: Array, plan: RoutingPlan) -> Tally:
         if self.group.hosts == 1:
             return super().tally(chosen, plan)
         hosts, comm, each = self.group.hosts, self.group.experts, self.number // self.group.hosts
@@ -195,7 +195,7 @@ def limit_hosts(prob: Array, k: int, hosts: int, limit: int) -> Array:
 # ---- the model, divided ----------------------------------------------------------------------------------------------
 
 
-def split(units: list[Unit], group: Group) -> list[Unit]:
+def split(units: list[Unit], group: ExpertGroup) -> list[Unit]:
     """The same model; each rank of the group gets its experts. `units` stay unchanged."""
     return [
         replace(unit, mlp=give_experts(unit.mlp, group))
@@ -205,7 +205,7 @@ def split(units: list[Unit], group: Group) -> list[Unit]:
     ]
 
 
-def give_experts(whole: Mixture, group: Group) -> ExpertParallel:
+def give_experts(whole: Mixture, group: ExpertGroup) -> ExpertParallel:
     here = ring.chunk(whole.number, group.experts.size, group.experts.rank)
     return ExpertParallel(**{**vars(whole), "experts": whole.experts[here], "tallies": {}}, group=group)
 
@@ -227,7 +227,7 @@ def expert_parallel(
 ) -> DataParallel:
     """All ranks share the batch, and layout.ep of them the experts."""
     experts, copies = Mesh(comm, layout).experts()
-    group = Group(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
+    group = ExpertGroup(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
     divided = split(units, group)
     share_experts(divided, copies)
     return LADDER[zero](divided, settings, comm, Axes(others=experts))

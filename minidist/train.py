@@ -48,7 +48,7 @@ class History:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links, by direction and phase, in that step
-    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, during one step, to be drawn
+    held: dict[str, plot.PoolHistory] = field(default_factory=dict)  # by pool, during one step, to be drawn
 
 
 def train(job: Job, driver: Driver, comm: Any) -> History:

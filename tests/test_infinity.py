@@ -359,7 +359,7 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
+    def interrupted(job: Any, driver: ds.VerbsDriver, *rest: Any) -> None:
         alive.append(driver)
         assert any(cast(infinity.Infinity, driver.engine).folder.path.iterdir())
         raise KeyboardInterrupt

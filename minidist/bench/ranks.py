@@ -135,7 +135,7 @@ def steps(
             pytorch.join(comm.rank, comm.size, store)
             wrap = {"ddp": pytorch.data_parallel, "fsdp": pytorch.fully_sharded}[name]
             rows = np.array_split(tokens, comm.size)[comm.rank]
-            functions[name] = partial(pytorch.Step(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
+            functions[name] = partial(pytorch.TorchStep(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
     return time_in_turn(comm, functions, pairs=20)
 
 

@@ -25,7 +25,7 @@ OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" means, as a functio
 
 
 @dataclass
-class Plan:
+class ConfigPlan:
     """The run that a configuration asks for."""
 
     config: Config
@@ -122,7 +122,7 @@ def make(
     shard: int | None = None,
     layers: int | None = None,
     fsdp: Sequence[str] = (),
-) -> Plan:
+) -> ConfigPlan:
     """Plan a configuration's run on `ranks` ranks. Raises UsageError, one line, if it cannot work.
 
     options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
@@ -149,7 +149,7 @@ def make(
     })  # fmt: skip
     _check_stage(checked)
     batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
-    plan = Plan(
+    plan = ConfigPlan(
         config=checked,
         ranks=ranks,
         stage=checked[f"{ROOM}.stage"],
@@ -193,7 +193,7 @@ def _check_stage(config: Config) -> None:
         raise UsageError(f"{ROOM}.offload_optimizer.ratio below 1 is of stage 3, and this is stage {stage}")
 
 
-def _offload(config: Config, plan: Plan) -> None:
+def _offload(config: Config, plan: ConfigPlan) -> None:
     """Set where the optimizer works, and where its states are."""
     room = f"{ROOM}.offload_optimizer.device"
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
@@ -221,7 +221,7 @@ def _offload(config: Config, plan: Plan) -> None:
         plan.notes.append(f'{below} is "cpu" here as long as offload_optimizer.device is not "nvme", too')
 
 
-def _limits(config: Config, plan: Plan) -> None:
+def _limits(config: Config, plan: ConfigPlan) -> None:
     """Set what stage 3 does not divide, gathers ahead, and may hold gathered at a time, as far as the file says it."""
     paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
     limits = {}
@@ -247,7 +247,7 @@ def _limits(config: Config, plan: Plan) -> None:
     plan.limits = Limits(**limits)
 
 
-def _checkpoints(config: Config, plan: Plan) -> None:
+def _checkpoints(config: Config, plan: ConfigPlan) -> None:
     """Set where the inputs of blocks that run again are stored: in host memory, in one buffer."""
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
@@ -263,7 +263,7 @@ def _checkpoints(config: Config, plan: Plan) -> None:
         plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])
 
 
-def _bucket_size(config: Config, plan: Plan) -> int | None:
+def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
     """Elements of the one buffer through which gradients go; None if the configuration does not say, or cannot."""
     path = f"{ROOM}.reduce_bucket_size"
     if not config.stated.get(path):
@@ -303,7 +303,7 @@ def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Op
     return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)
 
 
-def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
+def _schedule(config: Config, plan: ConfigPlan) -> Callable[[int], float] | None:
     name = config["scheduler.type"]
     params = {path.removeprefix("scheduler.params."): value for path, value in config.values.items()}
     for path in ("total_num_steps", "cycle_min_lr", "cycle_max_lr"):
@@ -329,7 +329,7 @@ def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
     return None
 
 
-def _loss_scale(config: Config, plan: Plan) -> LossScale:
+def _loss_scale(config: Config, plan: ConfigPlan) -> LossScale:
     fixed = config["fp16.loss_scale"]
     if fixed:
         return FixedLossScale(fixed, minimum=fixed)
@@ -350,7 +350,7 @@ def _loss_scale(config: Config, plan: Plan) -> LossScale:
     return kind(first, config["fp16.loss_scale_window"], config["fp16.hysteresis"], minimum)
 
 
-def _beyond(plan: Plan) -> list[str]:
+def _beyond(plan: ConfigPlan) -> list[str]:
     """The configuration's settings that no option expresses."""
     found = []
     usual = AdamW(weight_decay=vars(plan.optimizer)["weight_decay"])

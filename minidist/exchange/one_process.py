@@ -54,7 +54,9 @@ class World:
         self.ledgers = [Ledger() for _ in range(n)]
         self.lanes: dict[tuple[Any, int], Lane] = {}  # by communicator and kind of message
         self.meetings: dict[tuple[Any, str], Meeting] = {}  # by communicator and call: those that some ranks wait in
-        self.waits: list[Sequence[Operation] | Meeting] = [()] * n  # what each rank waits for, or last waited for
+        self.waits: list[Sequence[StartedOperation] | Meeting] = [
+            ()
+        ] * n  # what each rank waits for, or last waited for
         self.missing = [0] * n  # how many of these operations are not through
         self.numbers = count()
         self.moves = 0  # messages delivered, meetings held and ranks finished so far
@@ -73,7 +75,7 @@ class World:
 
         return be_rank
 
-    def match(self, send: "Operation", receive: "Operation") -> None:
+    def match(self, send: "StartedOperation", receive: "StartedOperation") -> None:
         """Deliver a message; both ranks can go on if they wait for this."""
         data, out = send.array, receive.array
         if out is None:
@@ -131,7 +133,7 @@ class World:
         """For each rank, the ranks that must still act before it can go on; none if it has finished, or runs."""
         return [[] if rank in self.turns.results else self._awaited(self.waits[rank]) for rank in range(self.n)]
 
-    def _awaited(self, wait: "Sequence[Operation] | Meeting") -> list[int]:
+    def _awaited(self, wait: "Sequence[StartedOperation] | Meeting") -> list[int]:
         if isinstance(wait, Meeting):
             here = {rank for rank, _, _ in wait.come}
             return [of_world for rank, of_world in enumerate(wait.members) if rank not in here]
@@ -150,7 +152,7 @@ class World:
         return Look(waiting=waiting, where=nearest_line(frame) if frame else "its own code", stack=stack)
 
 
-class Operation:
+class StartedOperation:
     """A send or a receive that a rank has started."""
 
     __slots__ = ("array", "awaited", "nbytes", "number", "peer", "rank", "tag", "through")
@@ -160,7 +162,7 @@ class Operation:
     def __init__(self, rank: int) -> None:
         self.rank = rank  # of the world, as is its peer
 
-    def start(self, peer: int, array: Any, tag: int = 0) -> "Operation":
+    def start(self, peer: int, array: Any, tag: int = 0) -> "StartedOperation":
         self.peer, self.array, self.tag, self.nbytes = peer, array, tag, 0
         self.through = self.awaited = False
         return self
@@ -175,7 +177,7 @@ class Meeting:
 
 
 # Operations of one pair of ranks that have not met another: almost always one.
-Waiting = dict[int, Operation | deque[Operation]]  # by source · size + dest
+Waiting = dict[int, StartedOperation | deque[StartedOperation]]  # by source · size + dest
 
 
 class Lane:
@@ -187,16 +189,16 @@ class Lane:
         self.receives: Waiting = {}
 
 
-def put(waiting: Waiting, pair: int, operation: Operation) -> None:
+def put(waiting: Waiting, pair: int, operation: StartedOperation) -> None:
     """Let an operation wait, as the last of its pair."""
     found = waiting.setdefault(pair, operation)
     if found is not operation:
-        if isinstance(found, Operation):
+        if isinstance(found, StartedOperation):
             found = waiting[pair] = deque((found,))
         found.append(operation)
 
 
-def take(waiting: Waiting, pair: int) -> Operation | None:
+def take(waiting: Waiting, pair: int) -> StartedOperation | None:
     """The operation of a pair that has waited longest, if there is one."""
     found = waiting.pop(pair, None)
     if not isinstance(found, deque):
@@ -207,7 +209,7 @@ def take(waiting: Waiting, pair: int) -> Operation | None:
     return first
 
 
-def first_of(waiting: Waiting, pair: int) -> Operation | None:
+def first_of(waiting: Waiting, pair: int) -> StartedOperation | None:
     """The same, which stays."""
     found = waiting.get(pair)
     return found[0] if isinstance(found, deque) else found
@@ -224,7 +226,10 @@ class GreenletPort:
         self.rank, self.size = self.world_ranks.index(me), len(members)
         self._splits = 0
         self._payload = self._lane(PAYLOAD)
-        self._sending, self._receiving = Operation(me), Operation(me)  # of sendrecv: the same two, millions of times
+        self._sending, self._receiving = (
+            StartedOperation(me),
+            StartedOperation(me),
+        )  # of sendrecv: the same two, millions of times
 
     # ---- payload -----------------------------------------------------------------------------------------------------
 
@@ -243,25 +248,25 @@ class GreenletPort:
         sending.array = receiving.array = None  # or they would live until the next
         return receiving.tag, receiving.nbytes
 
-    def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> StartedOperation:
         handle = self._send(array, dest, tag)
         if not handle.through and array.nbytes <= SHORT:
             handle.array, handle.through = array.copy(), True
         return handle
 
-    def irecv(self, out: np.ndarray, source: int) -> Operation:
+    def irecv(self, out: np.ndarray, source: int) -> StartedOperation:
         return self._recv(out, source)
 
-    def wait(self, handle: Operation) -> Arrival:
+    def wait(self, handle: StartedOperation) -> Arrival:
         self._await(handle)
         return handle.tag, handle.nbytes
 
-    def done(self, handle: Operation) -> bool:
+    def done(self, handle: StartedOperation) -> bool:
         if not handle.through:
             self._world.poll(self._me)
         return handle.through
 
-    def unfinished(self, handles: list[Operation]) -> list[Operation]:
+    def unfinished(self, handles: list[StartedOperation]) -> list[StartedOperation]:
         if not all(handle.through for handle in handles):
             self._world.poll(self._me)
         return [handle for handle in handles if not handle.through]
@@ -292,7 +297,7 @@ class GreenletPort:
         message: bytes = receive.array
         return message
 
-    def post(self, letter: bytes, dest: int, box: int) -> Operation:
+    def post(self, letter: bytes, dest: int, box: int) -> StartedOperation:
         return self._send(letter, dest, 0, self._lane(2 * box))
 
     def collect(self, box: int) -> tuple[int, bytes] | None:
@@ -300,10 +305,10 @@ class GreenletPort:
         source = self._first(lane)
         return None if source is None else (source, self._recv(None, source, lane).array)
 
-    def enclose(self, array: np.ndarray, dest: int, box: int) -> Operation:
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> StartedOperation:
         return self._send(array, dest, 0, self._lane(2 * box + 1))
 
-    def extract(self, out: np.ndarray, source: int, box: int) -> Operation:
+    def extract(self, out: np.ndarray, source: int, box: int) -> StartedOperation:
         return self._recv(out, source, self._lane(2 * box + 1))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -311,15 +316,15 @@ class GreenletPort:
     def _lane(self, kind: int) -> Lane:
         return self._world.lanes.setdefault((self._name, kind), Lane())
 
-    def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> Operation:
-        operation = Operation(self._me).start(self.world_ranks[dest], array, tag)
+    def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> StartedOperation:
+        operation = StartedOperation(self._me).start(self.world_ranks[dest], array, tag)
         return self._begin_send(operation, dest, lane or self._payload)
 
-    def _recv(self, out: Any, source: int, lane: Lane | None = None) -> Operation:
-        operation = Operation(self._me).start(self.world_ranks[source], out)
+    def _recv(self, out: Any, source: int, lane: Lane | None = None) -> StartedOperation:
+        operation = StartedOperation(self._me).start(self.world_ranks[source], out)
         return self._begin_recv(operation, source, lane or self._payload)
 
-    def _begin_send(self, send: Operation, dest: int, lane: Lane) -> Operation:
+    def _begin_send(self, send: StartedOperation, dest: int, lane: Lane) -> StartedOperation:
         pair = self.rank * self.size + dest
         receive = take(lane.receives, pair)
         if receive:
@@ -329,7 +334,7 @@ class GreenletPort:
             put(lane.sends, pair, send)
         return send
 
-    def _begin_recv(self, receive: Operation, source: int, lane: Lane) -> Operation:
+    def _begin_recv(self, receive: StartedOperation, source: int, lane: Lane) -> StartedOperation:
         pair = source * self.size + self.rank
         send = take(lane.sends, pair)
         if send:
@@ -338,7 +343,7 @@ class GreenletPort:
             put(lane.receives, pair, receive)
         return receive
 
-    def _await(self, *operations: Operation) -> None:
+    def _await(self, *operations: StartedOperation) -> None:
         """Return when all are through."""
         world, me, missing = self._world, self._me, 0
         for operation in operations:

@@ -30,7 +30,7 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
 from minidist.files import temporary_folder
 from minidist.launch import encode
-from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import LAST, JobOutcome, RankResult, Watch, blame, describe_exit
 from minidist.launch.main_stack import format_stack
 from minidist.launch.worker import locked
 from minidist.mpi import shm
@@ -50,7 +50,7 @@ def launch(
     mpiexec: str | None = None,
     watch: Watch | None = None,
     **kwargs: Any,
-) -> Job:
+) -> JobOutcome:
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
 
     target is "module:function" or "path/to/file.py:function"; a file's folder is put on the ranks' sys.path, before the
@@ -180,13 +180,13 @@ class Running:
     looks: int = 0  # taken so far
     ended: bool = False
 
-    def wait(self, timeout: float) -> Job:
+    def wait(self, timeout: float) -> JobOutcome:
         """Wait until the job has ended, or end it `timeout` seconds from now; return how it ended."""
         job = self.wait_until(lambda: False, timeout)
         assert job is not None
         return job
 
-    def wait_watched(self, timeout: float, watch: Watch) -> Job:
+    def wait_watched(self, timeout: float, watch: Watch) -> JobOutcome:
         """The same, with an observer. A KeyboardInterrupt ends the job."""
 
         def look_on() -> bool:
@@ -202,7 +202,7 @@ class Running:
         assert job is not None
         return job
 
-    def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
+    def wait_until(self, done: Callable[[], bool], timeout: float) -> JobOutcome | None:
         """Return None as soon as `done()`; the job goes on. If the job ends before that, hangs, or takes longer than
         `timeout` seconds from now, end it and return how it ended."""
         hung = self._watch(done, timeout)
@@ -310,13 +310,13 @@ FAILURES = ("error", "exit")  # records of a rank that failed or disappeared
 # ---- reporting ------------------------------------------------------------------------------------------------------
 
 
-def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, seconds: float) -> Job:
+def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, seconds: float) -> JobOutcome:
     """Read the ranks' records, and report what happened.
 
     stopped: if the job did not end by itself, its status, why it was ended, and what the ranks were doing.
     """
     ranks, ended_at = zip(*[_read_rank(folder / str(rank)) for rank in range(n)], strict=True)
-    job = Job(
+    job = JobOutcome(
         "ok", list(ranks), seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s."
     )
 

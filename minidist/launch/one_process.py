@@ -23,13 +23,13 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look
 from minidist.files import temporary_folder
 from minidist.launch import encode
-from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import JobOutcome, RankResult, Watch, blame, describe_exit
 from minidist.launch.launcher import PRINTED, here, last_of, text_of, too_long
 
 ANSWER = 2.0  # seconds that the child has to say what its ranks are doing
 
 
-def launch_in_one_process(target: str, n: int, *args: Any, timeout: float, watch: Watch) -> Job:
+def launch_in_one_process(target: str, n: int, *args: Any, timeout: float, watch: Watch) -> JobOutcome:
     """Call `target` on n ranks of one process, and return when it has ended. The rest is as for `launch`."""
     begin = time.monotonic()
     with temporary_folder() as folder:
@@ -90,10 +90,14 @@ def _ask(child: subprocess.Popen[bytes], folder: Path) -> None:
             time.sleep(0.01)
 
 
-def _collect(folder: Path, n: int, code: int, stopped: tuple[str, str] | None, timeout: float, seconds: float) -> Job:
+def _collect(
+    folder: Path, n: int, code: int, stopped: tuple[str, str] | None, timeout: float, seconds: float
+) -> JobOutcome:
     """Read what the child has written, and report what happened."""
     ranks = [RankResult(stdout=text_of(mine / "stdout"), stderr=text_of(mine / "stderr")) for mine in _each(folder, n)]
-    job = Job("ok", ranks, seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s.")
+    job = JobOutcome(
+        "ok", ranks, seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s."
+    )
     found: dict[str, Any] = {"looks": [None] * n, "awaited": [[]] * n, "cause": "", "first": -1}
     for name in ("seen", "outcome"):
         with suppress(Exception):  # it was never written, or the program has written something else there

@@ -19,7 +19,7 @@ from minidist.papers.mapreduce import decisions
 
 
 @dataclass(frozen=True)
-class Event:
+class LogEvent:
     """An event: something that the master did or noticed."""
 
     seconds: float  # since the master began
@@ -83,14 +83,14 @@ class Events:
     """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
 
     def __init__(self, plan: Plan, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.list: list[Event] = []
+        self.list: list[LogEvent] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
         self.clock, self.begun, self.log, self.shown, self.workers = clock, clock(), plan.log, plan.shown, workers
         self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
     def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
-        event = Event(self.clock() - self.begun, what, *task, worker, detail)
+        event = LogEvent(self.clock() - self.begun, what, *task, worker, detail)
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
@@ -123,7 +123,7 @@ class Events:
 class EndedJob:
     """What the master knows when all is done."""
 
-    events: list[Event]
+    events: list[LogEvent]
     saved: float  # seconds, thanks to backup tasks
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
@@ -176,7 +176,7 @@ def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
     return made
 
 
-def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
+def failures(events: Sequence[LogEvent]) -> tuple[Counter[str], Counter[str]]:
     """Tasks that must be done again because of lost workers, by section 3.3, and those that were done again for it.
 
     The first follows from what each worker had done or begun when it was lost; the second, from later assignments.

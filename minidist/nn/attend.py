@@ -161,7 +161,7 @@ class Hidden:
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
 
 
-class Drop(NamedTuple):
+class ProbabilityDropout(NamedTuple):
     """Dropout of probabilities: one stays, divided by 1-p, if the mask (Tk, B, Hkv, G, Tq) is true."""
 
     mask: Array
@@ -173,9 +173,9 @@ class Drop(NamedTuple):
         left *= 1 / (1 - self.p)
         return left
 
-    def of(self, keys: Array) -> "Drop":
+    def of(self, keys: Array) -> "ProbabilityDropout":
         """The dropout for some of these keys."""
-        return Drop(self.mask[keys], self.p)
+        return ProbabilityDropout(self.mask[keys], self.p)
 
 
 class SavedProbabilities:
@@ -184,7 +184,7 @@ class SavedProbabilities:
     def __init__(self, prob: Array, dropped: Array, mask: Array | None, p: float) -> None:
         """prob, dropped (B·H·T²,): before and after dropout; one array without it. mask: (T keys, B, Hkv, G, T)."""
         self.prob, self.dropped = prob, dropped
-        self.dropout = None if mask is None else Drop(mask, p)
+        self.dropout = None if mask is None else ProbabilityDropout(mask, p)
 
     def room(self, tile: Tile) -> Array:
         """The room for a tile's probabilities."""
@@ -214,7 +214,7 @@ class SavedStatistics:
     """Computes probabilities again. It keeps only, over all keys, lse and dot = Σ dy·y, which is Σ dp p, also with
     dropout (FlashAttention-2, section 3.1)."""
 
-    def __init__(self, lse: Array, dot: Array, drop: Drop | None = None) -> None:
+    def __init__(self, lse: Array, dot: Array, drop: ProbabilityDropout | None = None) -> None:
         self.lse, self.dot, self.dropout = lse, dot, drop
 
     def find(self, tile: Tile, hidden: Hidden, q: Array, k: Array) -> tuple[Array, Array]:
@@ -234,7 +234,8 @@ class SavedStatistics:
 
 def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
-    kept: SavedProbabilities | None = None, on_tile: Callable[[int], None] | None = None, drop: Drop | None = None,
+    kept: SavedProbabilities | None = None, on_tile: Callable[[int], None] | None = None,
+    drop: ProbabilityDropout | None = None,
 ) -> Array:  # fmt: skip
     """Write softmax(q kᵀ/√D) v into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a
     query, if the probabilities are not kept.

@@ -51,7 +51,7 @@ def train_and_report(
     """
     keep_freed_memory()
     engine, options, corpus = driver.engine, job.options, job.corpus
-    watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
+    watching = witness.MemoryWitness(engine.device, engine.host, began=job.began) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
     say_at_start(job, comm.rank, comm.size)

@@ -13,7 +13,7 @@ from minidist.nn.layers import Unit, flats_of
 from minidist.nn.optim import SGD, clipping_factor, sum_of_squares
 from minidist.nn.tensor import Array
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import Plan, Range, divided
+from minidist.ps.plan import Range, RankPlan, divided
 from minidist.ps.simulated_time import step_seconds
 
 
@@ -21,7 +21,7 @@ class Gradients(Engine):
     """Forward and backward on a worker's share of the rows. All S weights are in one array, and all S gradients in
     another; the units' arrays are views of these."""
 
-    def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
+    def __init__(self, units: list[Unit], settings: Settings, plan: RankPlan, number: int) -> None:
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
         self.plan, self.number = plan, number
         for kind, array in (("parameters", self.weights), ("gradients", self.grads), ("gradients", self.accrued)):

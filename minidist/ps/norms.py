@@ -9,14 +9,14 @@ from minidist import Stopped
 from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 from minidist.ps.messages import Mailbox, Norm
-from minidist.ps.plan import Plan
+from minidist.ps.plan import RankPlan
 from minidist.ps.simulated_time import LATENCY, Cable
 
 
 class Norms:
     """The sums of squares that the server of a shard has heard from the others."""
 
-    def __init__(self, shard: int, plan: Plan, mailbox: Mailbox) -> None:
+    def __init__(self, shard: int, plan: RankPlan, mailbox: Mailbox) -> None:
         self.shard, self.plan, self.mailbox = shard, plan, mailbox
         self.latest: dict[int, Norm] = {}  # by shard
 

@@ -34,7 +34,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankPlan:
     """Which rank does what."""
 
     workers: list[int]  # the rank of each worker
