@@ -27,7 +27,7 @@ Every rank has the gradient of all parameters, from its own positions. So the da
 summed and ZeRO divides model states, has dp x cp ranks.
 
 An evaluation is cut in the same way, and rank 0 prints the sum of the ranks' parts. For `--sample` rank 0 puts the
-model together, writes on its own, and prints. This chapter is long: it has three schemes.
+model together, writes on its own, and prints. This chapter is long because it has three schemes.
 """
 
 from collections.abc import Callable, Iterator
