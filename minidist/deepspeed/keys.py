@@ -42,7 +42,7 @@ def reader(text: str) -> Reader:
             return made(node.func)(*map(made, node.args), **named)
         return getattr(values, node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
 
-    return made(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+    return made(ast.parse(text, mode="eval").body)
 
 
 def key(row: dict[str, Any], texts: dict[str, str]) -> Key:

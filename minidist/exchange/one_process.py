@@ -14,7 +14,6 @@ A poll (`probe`, `collect`, `done`) that finds nothing is a turn: the other rank
 """
 
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +22,7 @@ import numpy as np
 
 from minidist.exchange import waits
 from minidist.exchange.greenlets import Turns
+from minidist.exchange.lanes import Lane, StartedOperation, first_of, put, take
 from minidist.exchange.rules import Deadlock
 from minidist.exchange.waits import Look
 from minidist.mpi.comm import Comm, Ledger, nearest_line
@@ -75,7 +75,7 @@ class World:
 
         return be_rank
 
-    def match(self, send: "StartedOperation", receive: "StartedOperation") -> None:
+    def match(self, send: StartedOperation, receive: StartedOperation) -> None:
         """Deliver a message; both ranks can go on if they wait for this."""
         data, out = send.array, receive.array
         if out is None:
@@ -152,67 +152,12 @@ class World:
         return Look(waiting=waiting, where=nearest_line(frame) if frame else "its own code", stack=stack)
 
 
-class StartedOperation:
-    """A send or a receive that a rank has started."""
-
-    __slots__ = ("array", "awaited", "nbytes", "number", "peer", "rank", "tag", "through")
-
-    number: int  # of a send that has met no receive: they are numbered in the order in which they started
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank  # of the world, as is its peer
-
-    def start(self, peer: int, array: Any, tag: int = 0) -> "StartedOperation":
-        self.peer, self.array, self.tag, self.nbytes = peer, array, tag, 0
-        self.through = self.awaited = False
-        return self
-
-
 class Meeting:
     """A call that returns when every rank of a communicator has made it."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members = members  # ranks of the world
         self.come: list[tuple[int, int, int]] = []  # rank, color and key of those that are here
-
-
-# Operations of one pair of ranks that have not met another: almost always one.
-Waiting = dict[int, StartedOperation | deque[StartedOperation]]  # by source · size + dest
-
-
-class Lane:
-    """Messages of one kind in one communicator: sends that have met no receive yet, and receives that have met no
-    send. What has met leaves no trace: a thousand ranks are a million pairs."""
-
-    def __init__(self) -> None:
-        self.sends: Waiting = {}
-        self.receives: Waiting = {}
-
-
-def put(waiting: Waiting, pair: int, operation: StartedOperation) -> None:
-    """Let an operation wait, as the last of its pair."""
-    found = waiting.setdefault(pair, operation)
-    if found is not operation:
-        if isinstance(found, StartedOperation):
-            found = waiting[pair] = deque((found,))
-        found.append(operation)
-
-
-def take(waiting: Waiting, pair: int) -> StartedOperation | None:
-    """The operation of a pair that has waited longest, if there is one."""
-    found = waiting.pop(pair, None)
-    if not isinstance(found, deque):
-        return found
-    first = found.popleft()
-    if found:
-        waiting[pair] = found
-    return first
-
-
-def first_of(waiting: Waiting, pair: int) -> StartedOperation | None:
-    """The same, which stays."""
-    found = waiting.get(pair)
-    return found[0] if isinstance(found, deque) else found
 
 
 class GreenletPort:
@@ -226,10 +171,7 @@ class GreenletPort:
         self.rank, self.size = self.world_ranks.index(me), len(members)
         self._splits = 0
         self._payload = self._lane(PAYLOAD)
-        self._sending, self._receiving = (
-            StartedOperation(me),
-            StartedOperation(me),
-        )  # of sendrecv: the same two, millions of times
+        self._sending, self._receiving = (StartedOperation(me) for _ in range(2))  # of sendrecv: millions of times
 
     # ---- payload -----------------------------------------------------------------------------------------------------
 

@@ -128,27 +128,6 @@ def place_in(file: IO[Any]) -> int:
     return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
-def line_number(path: str, offset: int) -> int:
-    """The number of the line that begins at this byte, from 1."""
-    count = 1
-    with open(path, "rb") as file:
-        while offset > 0:
-            chunk = file.read(min(offset, 1 << 20))
-            count += chunk.count(b"\n")
-            offset -= len(chunk) or offset
-    return count
-
-
-def text_of(path: str, offset: int) -> list[str]:
-    """The beginning of the line at this byte; nothing if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
-    except OSError:
-        return []
-
-
 def sample(files: Sequence[tuple[str, int]], lines: int) -> list[str]:
     """About `lines` lines from evenly spaced places of the input: always the same."""
     if lines == 0:

@@ -12,7 +12,6 @@ from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.screen import print_claims
 from minidist.cli.paths import write_json
 from minidist.cli.progress import StatusLine
-from minidist.mr.files import line_number, text_of
 from minidist.mr.plan import MB, Plan, Record
 from minidist.mr.tasks import Failure, Tasks
 from minidist.papers.mapreduce import decisions
@@ -77,6 +76,27 @@ def describe(record: Record) -> str:
         return f"line {line_number(document, offset)} of {document} (byte {offset})"
     except OSError:  # a name that is no text
         return f"the line at byte {offset} of {document}"
+
+
+def line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at this byte, from 1."""
+    count = 1
+    with open(path, "rb") as file:
+        while offset > 0:
+            chunk = file.read(min(offset, 1 << 20))
+            count += chunk.count(b"\n")
+            offset -= len(chunk) or offset
+    return count
+
+
+def text_of(path: str, offset: int) -> list[str]:
+    """The beginning of the line at this byte; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
+    except OSError:
+        return []
 
 
 class Events:
