@@ -48,7 +48,7 @@ class Settings:
     capacity: int | None = None  # bytes that a rank's device can hold, without workspace; more raises OutOfMemory
     host_capacity: int | None = None  # the same for its part of the host's memory
     disk_capacity: int | None = None  # the same for its part of a disk, if one is used
-    folder: Any = None  # of model states that are in files: a Folder of `minidist/memory/files.py`
+    swap: Any = None  # the file of model states that are on a disk: a SwapFile of `minidist/memory/files.py`
 
 
 @dataclass

@@ -14,6 +14,7 @@ RENAMED = {  # module: {name: (where it is now, its name there)}
             for name in ("server_all_reduce", "tree_all_reduce", "doubling_all_reduce", "halving_doubling_all_reduce")
         },
     },
+    "minidist.memory.files": {"Folder": ("minidist.former", "Folder")},
 }
 
 
@@ -23,3 +24,8 @@ def attribute(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     place, now = RENAMED[module][name]
     return getattr(importlib.import_module(place), now)
+
+
+def Folder(option: str, parent: str | None, rank: int) -> Any:
+    """What is now SwapFile: a rank's files were in a folder of its own."""
+    return importlib.import_module("minidist.memory.files").SwapFile(option, parent)
