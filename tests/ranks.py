@@ -19,7 +19,7 @@ from unittest import mock
 from minidist import data
 from minidist.exchange.one_process import World
 from minidist.launch import launcher
-from minidist.launch.job import Job, RankResult
+from minidist.launch.job import JobOutcome, RankResult
 from minidist.launch.target_function import find_function
 from minidist.mpi import environment
 from minidist.mpi.comm import Comm, Ledger
@@ -33,7 +33,7 @@ Text = dict[str, io.StringIO]  # "stdout" and "stderr" of a rank
 _printed: contextvars.ContextVar[Text] = contextvars.ContextVar("printed")  # a greenlet has its own
 
 
-def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Job:
+def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> JobOutcome:
     """Call `target` on n ranks, by one of the two doors."""
     if by_mpi(target, n, *args):
         return launcher.launch("ranks:be_rank", n, target, *args, timeout=timeout, **kwargs)
@@ -57,7 +57,7 @@ def text_read_once() -> Any:
     return mock.patch("minidist.data.load", cache(data.load))
 
 
-def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> Job:
+def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> JobOutcome:
     """The job as a launcher reports it."""
     world, begun = World(n), time.monotonic()
     texts: list[Text] = [{name: io.StringIO() for name in ("stdout", "stderr")} for _ in range(n)]
@@ -74,7 +74,7 @@ def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: 
         except Exception as error:
             status, report = "failed", f"rank {world.turns.running} failed:\n{explain(error)}"
     ranks = [result_of(world.ledgers[rank], status, values[rank], texts[rank]) for rank in range(n)]
-    return Job(status, ranks, time.monotonic() - begun, report)
+    return JobOutcome(status, ranks, time.monotonic() - begun, report)
 
 
 def result_of(ledger: Ledger, status: str, value: Any, texts: Text) -> RankResult:

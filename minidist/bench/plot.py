@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from io import BytesIO
 
-from minidist.bench.measure import Row
+from minidist.bench.measure import Comparison
 from minidist.colors import BLUE, ORANGE
 
 TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 
 
-def draw(rows: Sequence[Row], title: str, format: str) -> bytes:
+def draw(rows: Sequence[Comparison], title: str, format: str) -> bytes:
     """A picture with a bar for each row, on a logarithmic scale, from 1 to its ratio: to the left minidist takes less.
     A line on a bar reaches from quartile to quartile; a mark is the target."""
     import matplotlib

@@ -9,7 +9,7 @@ from minidist.colors import DARK, GREY, RANKS
 Spans = Sequence[tuple[int, float, float]]  # of each step: its number, its begin and end on a rank's clock
 
 
-class Row(NamedTuple):
+class SchemeMeasure(NamedTuple):
     """A scheme and a layout of positions, in one step. Lists have a number for each rank."""
 
     scheme: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
         return {**self._asdict(), "busy": self.busy, "holds": self.holds}
 
 
-def print_rows(rows: Sequence[Row], layers: int) -> None:
+def print_rows(rows: Sequence[SchemeMeasure], layers: int) -> None:
     """Print a line for each row, with the numbers of the rank that has most."""
     table = make_table(("scheme, positions",), ("forward", "backward", "pairs", "busy", "layers keep", "blocks", ""))
     for row in rows:
@@ -50,7 +50,7 @@ def print_rows(rows: Sequence[Row], layers: int) -> None:
     )
 
 
-def draw(rows: Sequence[Row], format: str) -> bytes:
+def draw(rows: Sequence[SchemeMeasure], format: str) -> bytes:
     """The ring's steps on the logical clock, a panel for each layout of positions; next to it, each rank's pairs."""
     import matplotlib
 

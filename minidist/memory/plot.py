@@ -25,7 +25,7 @@ MOST_NAMES = 60  # across a panel; with more, names would overlap
 
 
 @dataclass
-class History:
+class PoolHistory:
     """The successive states of a pool, and the boundaries between them."""
 
     states: list[tuple[int, ...]] = field(default_factory=list)  # bytes of each of KINDS
@@ -54,7 +54,7 @@ class Recorder:
     horizontal axis."""
 
     pools: Sequence[Pool]
-    histories: dict[str, History]  # by the pool's name
+    histories: dict[str, PoolHistory]  # by the pool's name
 
     def changed(self, pool: Pool) -> None:
         for each in self.pools:
@@ -68,9 +68,9 @@ class Recorder:
 
 
 @contextmanager
-def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
+def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, PoolHistory]]:
     """Record a rank's pools inside the block. Yields a history for each, by name."""
-    recorder = Recorder(pools, {pool.name: History() for pool in pools})
+    recorder = Recorder(pools, {pool.name: PoolHistory() for pool in pools})
     recorder.changed(pools[0])
     for pool in pools:
         pool.watchers.append(recorder)
@@ -94,7 +94,7 @@ def format_of(path: str) -> str:
     return Path(path).suffix.removeprefix(".").lower()
 
 
-def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) -> bytes:
+def draw(histories: Sequence[Mapping[str, PoolHistory]], title: str, format: str) -> bytes:
     """A picture with a panel for each rank and pool. Ranks with the same history share a panel; pools that stay empty
     on all ranks have none. histories: by pool, in order of rank. The format is one of FORMATS."""
     import matplotlib
@@ -104,7 +104,7 @@ def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) ->
     from matplotlib.ticker import EngFormatter
 
     used = [pool for pool in histories[0] if any(any(state) for each in histories for state in each[pool].states)]
-    groups: list[tuple[History, str, list[int]]] = []
+    groups: list[tuple[PoolHistory, str, list[int]]] = []
     for pool, (rank, each) in itertools.product(used, enumerate(histories)):
         same = [ranks for other, name, ranks in groups if (other, name) == (each[pool], pool)]
         same[0].append(rank) if same else groups.append((each[pool], pool, [rank]))

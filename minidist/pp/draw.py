@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from minidist import UsageError
 from minidist.cli.paths import check_writable, write_json
 from minidist.mpi import environment
-from minidist.pp.instructions import Place
+from minidist.pp.instructions import StagePlace
 from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, idle_part, in_flight, print_timelines, summary
@@ -52,7 +52,7 @@ def timelines_of(name: str, sizes: Sizes) -> tuple[list[Timeline], int]:
     return simulate([(place, schedule.instructions(place)) for place in at], *costs_of(sizes.costs, v)), v
 
 
-def places_of(name: str, sizes: Sizes) -> list[Place]:
+def places_of(name: str, sizes: Sizes) -> list[StagePlace]:
     """The places of all workers. Raises UsageError if the schedule does not allow p and m."""
     schedule, (p, m, *_) = SCHEDULES[name], sizes
     v = chunks_of(name, sizes.chunks if schedule.any_chunks else None)
@@ -69,7 +69,7 @@ def places_of(name: str, sizes: Sizes) -> list[Place]:
     return schedule.places(p, to_update, v, updates, contiguous=contiguous)
 
 
-def chunks_at(place: Place) -> int:
+def chunks_at(place: StagePlace) -> int:
     """The number of chunks of a stage, each a v-th of its time. In a cross, a stage has one of each of two models."""
     return 1 if place.shape == "cross" else place.chunks
 

@@ -13,8 +13,8 @@ from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.context_parallel import ContextAttention
 from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, claims, print_closing
-from minidist.cp.compare import Row, draw, in_context, print_rows
-from minidist.cp.watch import Unwatched, Watch
+from minidist.cp.compare import SchemeMeasure, draw, in_context, print_rows
+from minidist.cp.watch import AttentionClock, Unwatched
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
 from minidist.grid.shares import needs
@@ -36,14 +36,14 @@ class SequenceOptions:
     )
 
 
-def watch_forward(job: Job, engine: Engine) -> Watch:
-    """Run one more forward while a clock watches this rank; returns its `Watch`."""
+def watch_forward(job: Job, engine: Engine) -> AttentionClock:
+    """Run one more forward while a clock watches this rank; returns it."""
     [group] = {
         unit.attention.group
         for unit in engine.units
         if isinstance(unit, Block) and isinstance(unit.attention, ContextAttention)
     }
-    group.watch = watch = Watch(group.comm)
+    group.watch = watch = AttentionClock(group.comm)
     engine.evaluate(*job.batch(job.training.steps, job.training.micro_batch))
     group.watch = Unwatched()
     return watch
@@ -97,14 +97,14 @@ class ContextParallel(Chapter[SequenceOptions]):
                 write_output(str(picture), draw(found, plot.format_of(str(picture))))
         return int(comm.broadcast_object(0 if all(row.holds for row in found) else 1))
 
-    def measure(self, comm: Comm, job: Job[SequenceOptions], how: ContextOptions) -> Row | None:
+    def measure(self, comm: Comm, job: Job[SequenceOptions], how: ContextOptions) -> SchemeMeasure | None:
         """Run one step; returns a row on rank 0. Raises UsageError if the scheme is not possible."""
         check_context(job.model, how.scheme, job.layout.cp)
         made = replace(job, own=replace(job.own, how=how), units=job.declared())
         engine = self.make(made, comm)
         comm.ledger.reset()
         train.train_step(engine, made, step=0)
-        sent, held = comm.ledger.by_phase(), engine.memory()["messages"]
+        sent, held = comm.ledger.by_phase(), engine.peak_bytes()["messages"]
         mine = (in_context(sent, "forward"), in_context(sent, "backward"), engine.layer_activations, held)
         watch = watch_forward(made, engine)
         everyone = comm.gather_object((*mine, sum(watch.pairs), watch.clock.now, watch.spans))
@@ -112,7 +112,7 @@ class ContextParallel(Chapter[SequenceOptions]):
             return None
         forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
         promised = attention_bytes(Asked(self.name, made.options, made.layout, made.vocabulary))
-        return Row(how.scheme, how.positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
+        return SchemeMeasure(how.scheme, how.positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
 
 
 CHAPTER = ContextParallel()

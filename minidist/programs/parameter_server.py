@@ -12,6 +12,7 @@ from minidist.command import Job
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
+from minidist.nn.layers import flats_of
 from minidist.nn.tensor import Array
 from minidist.programs.chapter import Training
 from minidist.programs.proof import prove
@@ -21,7 +22,7 @@ from minidist.ps.consistent_hash import Segment, segments
 from minidist.ps.engines import Whole
 from minidist.ps.options import CONSISTENCIES, ServerOptions
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
+from minidist.ps.plan import MOST_VIRTUAL, RankPlan, cut, divided
 from minidist.ps.replay import Replay
 
 
@@ -95,7 +96,7 @@ def asked_of(job: Job[ServerOptions]) -> Asked:
 class Served:
     """Workers and servers as what takes steps: all at the first call, because workers are in different ones."""
 
-    def __init__(self, comm: Comm, job: Job[ServerOptions], plan: Plan) -> None:
+    def __init__(self, comm: Comm, job: Job[ServerOptions], plan: RankPlan) -> None:
         divided(job.units, len(plan.servers))
         self.comm, self.job, self.plan = comm, job, replace(plan, steps=job.training.steps, asked=asked_of(job))
         self.engine = Whole(job, len(plan.servers))
@@ -114,7 +115,7 @@ class Served:
         return self.losses.pop()
 
 
-def prove_servers(comm: Comm, job: Job[ServerOptions], plan: Plan) -> Proof | None:
+def prove_servers(comm: Comm, job: Job[ServerOptions], plan: RankPlan) -> Proof | None:
     """Prove a training's numbers, in its own order of pushes."""
     made: list[Served] = []
 
@@ -135,7 +136,7 @@ class ParameterServer(Training[ServerOptions]):
     defaults = {"precision": "fp32"}
     cases = {name: f"--consistency {name}" for name in CONSISTENCIES}
 
-    def prepared(self, arguments: Sequence[str], comm: Any) -> tuple[Job[ServerOptions], Plan]:
+    def prepared(self, arguments: Sequence[str], comm: Any) -> tuple[Job[ServerOptions], RankPlan]:
         """Parse and check; nothing is allocated. Raises UsageError for options that cannot work."""
         line, ranks = self.read(arguments), comm.size
         own = line.own
@@ -145,12 +146,12 @@ class ParameterServer(Training[ServerOptions]):
         check_together(own)
         layout = Layout(dp=len(workers), servers=ranks - len(workers))
         job = command.prepare(self.name, line, layout)
-        flats = divided(job.units, len(servers))
+        flats = flats_of(divided(job.units, len(servers)))
         held = place_keys(own, len(servers), sum(flat.padded for flat in flats))
         ranges = cut(flats, held)
-        return job, Plan(workers, servers, held, ranges, 0, False, 0, 0, own, job.training.steps, asked_of(job))
+        return job, RankPlan(workers, servers, held, ranges, 0, False, 0, 0, own, job.training.steps, asked_of(job))
 
-    def work(self, comm: Comm, prepared: tuple[Job[ServerOptions], Plan]) -> int:
+    def work(self, comm: Comm, prepared: tuple[Job[ServerOptions], RankPlan]) -> int:
         """Run every training that the options ask for, from the same start; returns the exit status."""
         keep_freed_memory()
         job, plan = prepared

@@ -11,7 +11,7 @@ from minidist.plan.search import RECOMPUTE
 from minidist.pp.schedules import SCHEDULES
 
 
-class Choice(NamedTuple):
+class ChoiceField(NamedTuple):
     """A choice of one of several words."""
 
     name: str
@@ -81,7 +81,7 @@ class Text(NamedTuple):
         return f'<label>{label} <input type="text" name="{self.name}" value="{value}"></label>'
 
 
-Setting = Choice | Slider | Powers | Text
+Setting = ChoiceField | Slider | Powers | Text
 
 
 class Page(NamedTuple):
@@ -110,8 +110,8 @@ SCHEDULES_PAGE = Page(
     "In gray time a stage is idle. The orders are those of `minidist/pp/schedules.py`, the times those of its clock.\n"
     "Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
     [
-        Choice("first", "schedule", "1f1b", FLUSHING),
-        Choice("second", "compared with", "zb-v", FLUSHING),
+        ChoiceField("first", "schedule", "1f1b", FLUSHING),
+        ChoiceField("second", "compared with", "zb-v", FLUSHING),
         Slider("p", "stages p", 4, 1, 16),
         Slider("m", "micro-batches m", 8, 1, 32),
         Slider("v", "chunks v (some schedules)", 2, 2, 4),
@@ -130,13 +130,13 @@ MEMORY_PAGE = Page(
     "What the fullest rank holds while it trains a model, by kind, and what the busiest rank sends in a step. The\n"
     "formulas are those of `python -m minidist plan`; runs on ranks are checked by them, byte for byte.",
     [
-        Choice("model", "model", "llama2-7b", list(MODELS)),
+        ChoiceField("model", "model", "llama2-7b", list(MODELS)),
         Powers("dp", "data ranks dp", 8, 1024),
         Powers("tp", "tensor ranks tp", 1, 16),
         Powers("pp", "stages pp", 2, 32),
         Powers("cp", "context ranks cp", 1, 32),
         Slider("zero", "ZeRO stage", 1, 0, 3),
-        Choice("recompute", "what runs again", "selective", RECOMPUTE),
+        ChoiceField("recompute", "what runs again", "selective", RECOMPUTE),
         Powers("rows", "sequences of a micro-batch b", 1, 64),
         Powers("m", "micro-batches m", 8, 256),
         Slider("v", "chunks of a stage v", 1, 1, 8),
@@ -152,14 +152,14 @@ PLAN_PAGE = Page(
     "The planner's table: every layout of a model on a cluster, the fastest first. The fields are the options of\n"
     "`python -m minidist plan`. It tries them all, in your browser: with thousands of devices that takes a while.",
     [
-        Choice("model", "model", "gpt2-medium", list(MODELS)),
+        ChoiceField("model", "model", "gpt2-medium", list(MODELS)),
         Text("ranks", "devices", "8"),
         Text("ranks-per-host", "devices of a host", "8"),
         Text("device-memory", "memory of a device", "16GB"),
         Text("batch", "tokens of a step", "64K"),
         Text("context", "tokens of a sequence", "1024"),
-        Choice("precision", "precision", "bf16", list(BYTES)),
-        Choice("scheme", "scheme of context ranks", "ring", SCHEMES),
+        ChoiceField("precision", "precision", "bf16", list(BYTES)),
+        ChoiceField("scheme", "scheme of context ranks", "ring", SCHEMES),
         Text("flops", "operations a second of a device", "989e12"),
         Text("within", "bandwidth inside a host", "450GB/s"),
         Text("across", "bandwidth to other hosts", "50GB/s"),

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import collectives, colors, context_parallel, ring
-from minidist.cp.group import Group
+from minidist.cp.group import ContextGroup
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Span
-from minidist.site.recording import Array, Event, Item, Message, Recording, element, items, messages
+from minidist.site.recording import Array, Item, RankEvent, RecordedMessage, Recording, element, items, messages
 
 RANKS = range(2, 9)
 COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("persistent", "bucket", "gathered"))]
@@ -24,7 +24,7 @@ COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("
 # ---- the collectives -------------------------------------------------------------------------------------------------
 
 
-class Ran(NamedTuple):
+class BeforeAndAfter(NamedTuple):
     """What a rank has at the start and at the end."""
 
     start: Array
@@ -36,74 +36,76 @@ def whole(comm: Comm) -> Array:
     return np.array([element(chunk, comm.rank) for chunk in range(comm.size)], np.uint64)
 
 
-def reduce_scatter(comm: Comm) -> Ran:
-    return Ran(whole(comm), ring.reduce_scatter(comm, whole(comm)))
+def reduce_scatter(comm: Comm) -> BeforeAndAfter:
+    return BeforeAndAfter(whole(comm), ring.reduce_scatter(comm, whole(comm)))
 
 
-def all_gather(comm: Comm) -> Ran:
+def all_gather(comm: Comm) -> BeforeAndAfter:
     own = np.array([element(comm.rank, comm.rank)], np.uint64)
-    return Ran(own, ring.all_gather(comm, own, comm.size))
+    return BeforeAndAfter(own, ring.all_gather(comm, own, comm.size))
 
 
-def all_reduce(comm: Comm) -> Ran:
-    return Ran(whole(comm), ring.all_reduce(comm, whole(comm)))
+def all_reduce(comm: Comm) -> BeforeAndAfter:
+    return BeforeAndAfter(whole(comm), ring.all_reduce(comm, whole(comm)))
 
 
-def recursive_doubling(comm: Comm) -> Ran:
-    return Ran(whole(comm), collectives.doubling_all_reduce(comm, whole(comm)))
+def recursive_doubling(comm: Comm) -> BeforeAndAfter:
+    return BeforeAndAfter(whole(comm), collectives.doubling_all_reduce(comm, whole(comm)))
 
 
-def all_to_all(comm: Comm) -> Ran:
+def all_to_all(comm: Comm) -> BeforeAndAfter:
     rows = whole(comm)[:, None]  # one number per row
-    return Ran(rows, ring.all_to_all(comm, rows))
+    return BeforeAndAfter(rows, ring.all_to_all(comm, rows))
 
 
-def keys_and_values(comm: Comm) -> Ran:
+def keys_and_values(comm: Comm) -> BeforeAndAfter:
     """Ring attention with one position on each rank; its block is a key and a value."""
     own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
-    group, at = Group(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
-    used = [block.copy() for _, block in context_parallel.around(group, own, own, at, "forward")]
-    return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own block stays, and the last block is still there
+    group, at = ContextGroup(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
+    used = [block.copy() for _, block in context_parallel.ring_blocks(group, own, own, at, "forward")]
+    return BeforeAndAfter(
+        used[0], np.concatenate([used[0], used[-1]])
+    )  # its own block stays, and the last block is still there
 
 
-class Collective(NamedTuple):
+class ShownCollective(NamedTuple):
     """A collective that the page shows."""
 
     title: str
     text: str
-    run: Callable[[Comm], Ran]
+    run: Callable[[Comm], BeforeAndAfter]
 
 
 COLLECTIVES = {
-    "reduce-scatter": Collective(
+    "reduce-scatter": ShownCollective(
         "Reduce-scatter around the ring",
         "Every rank passes a partial sum to its right neighbor, which adds its own part. Each chunk's sum ends on one"
         " rank.",
         reduce_scatter,
     ),
-    "all-gather": Collective(
+    "all-gather": ShownCollective(
         "All-gather around the ring",
         "Every rank passes on the chunk that it received last. In the end each rank holds all chunks.",
         all_gather,
     ),
-    "all-reduce": Collective(
+    "all-reduce": ShownCollective(
         "All-reduce around the ring",
         "A reduce-scatter, then an all-gather: every rank ends with the sum of all chunks.",
         all_reduce,
     ),
-    "recursive-doubling": Collective(
+    "recursive-doubling": ShownCollective(
         "All-reduce by recursive doubling",
         "Ranks at distance 1, 2, 4 swap all that they have summed. If N is no power of two, some ranks first hand their"
         " array to a neighbor, and get the result at the end.",
         recursive_doubling,
     ),
-    "all-to-all": Collective(
+    "all-to-all": ShownCollective(
         "All-to-all in pairs",
         "Every rank has a chunk for each rank: its number says for which. Left of the bar is what a rank still has to"
         " send, right of it what it has got from rank 0, 1, 2 and so on. Expert parallelism sends tokens in this way.",
         all_to_all,
     ),
-    "keys-and-values": Collective(
+    "keys-and-values": ShownCollective(
         "The ring of keys and values",
         "Every rank keeps its own block, a key and a value, and the other blocks pass by. So its queries meet all keys"
         " (Ring Attention).",
@@ -114,10 +116,10 @@ COLLECTIVES = {
 # ---- a run, recorded -------------------------------------------------------------------------------------------------
 
 
-def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
+def record(collective: ShownCollective, n: int) -> tuple[list[RecordedMessage], list[BeforeAndAfter]]:
     """Run a collective on n ranks; returns all messages by step, and what each rank has at the start and at the end."""
 
-    def on_rank(comm: Comm) -> tuple[list[Event], Ran]:
+    def on_rank(comm: Comm) -> tuple[list[RankEvent], BeforeAndAfter]:
         recording: Any = Recording(comm)
         ran = collective.run(recording)
         return recording.events, ran
@@ -129,7 +131,7 @@ def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
 # ---- what a rank holds -----------------------------------------------------------------------------------------------
 
 
-def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[Item | None]]:
+def held(name: str, rank: int, sent: Sequence[RecordedMessage], ran: BeforeAndAfter) -> list[list[Item | None]]:
     """A rank's items before the first step and after each step: every item that the rank ever has is in its place, or
     None while it is absent. An item is known when it is sent on, or from the result; one not seen again has left."""
 

@@ -15,7 +15,7 @@ from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import LossScale
 
@@ -69,7 +69,7 @@ WITH_CHECKPOINTING = """
 """
 
 
-def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
+def planned(text: str, ranks: int = 4, **typed: Any) -> ConfigPlan:
     """typed: options that somebody gives."""
     width = typed.pop("width", None)
     options = TrainingOptions(**typed)

@@ -12,12 +12,12 @@ from alone import train_alone
 from minidist import UsageError
 from minidist.colors import QUANTITIES
 from minidist.memory import plot
-from minidist.memory.plot import History
+from minidist.memory.plot import PoolHistory
 from minidist.memory.pool import KINDS, Pool
 from minidist.programs.chapter import find
 
 
-def recorded(stage: int, what: str = "instruction") -> History:
+def recorded(stage: int, what: str = "instruction") -> PoolHistory:
     """A stage that takes in `stage` + 1 micro-batches of 100 bytes, and finishes them."""
     pool, kept = Pool("device"), []
     parameters = pool.zeros("parameters", 500, np.uint8)
@@ -94,7 +94,7 @@ def test_each_format_is_one(format: str) -> None:
     assert plot.draw([{"device": recorded(2)}], "", format).startswith(begins[format])
 
 
-def two_memories(host: str) -> dict[str, History]:
+def two_memories(host: str) -> dict[str, PoolHistory]:
     """A device whose arrays go to the host, or, if there is none, nowhere."""
     device, other = Pool("device"), Pool("host")
     with plot.recorded([device, other]) as histories:

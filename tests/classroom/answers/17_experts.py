@@ -86,12 +86,12 @@ def dispatch(comm: Comm, rows: Array, counts: Array) -> tuple[Array, Array]:
     held = [owned(len(counts), comm.size, rank) for rank in range(comm.size)]
     told = [np.array([counts[e] for e in of], np.int64) for of in held]
     coming = np.zeros((comm.size, len(held[comm.rank])), np.int64)
-    ring.exchange(comm, told, list(coming))
+    ring.all_to_all_v(comm, told, list(coming))
     ends = np.cumsum(counts)
     mine = [rows[ends[e] - counts[e] : ends[e]] for e in range(len(counts))]
     going = [np.concatenate([np.zeros((0, rows.shape[1])), *(mine[e] for e in of)]) for of in held]
     rooms = [np.zeros((number, rows.shape[1])) for number in coming.sum(axis=1)]
-    ring.exchange(comm, going, rooms)
+    ring.all_to_all_v(comm, going, rooms)
     arrived = [np.zeros((0, rows.shape[1]))]
     for e in range(coming.shape[1]):
         for source in range(comm.size):
@@ -112,7 +112,7 @@ def combine(comm: Comm, rows: Array, coming: Array, counts: Array) -> Array:
         np.zeros((sum(int(counts[e]) for e in owned(len(counts), comm.size, rank)), rows.shape[1]))
         for rank in range(comm.size)
     ]
-    ring.exchange(comm, going, back)
+    ring.all_to_all_v(comm, going, back)
     return np.concatenate(back)
 
 
