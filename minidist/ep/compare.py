@@ -7,7 +7,7 @@ from io import BytesIO
 from statistics import mean, stdev
 from typing import Any
 
-from minidist.claims.run import model_of
+from minidist.claims.described import model_of
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.cli.tables import make_table, number, say, show
 from minidist.colors import BLUE, DARK, GREY

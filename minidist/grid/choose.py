@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.cp.claims import check_context
+from minidist.cp.options import check_context
 from minidist.ep.options import check_division, choose_ep, choose_hosts
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
-from minidist.tp.claims import check_tensor
+from minidist.tp.options import check_tensor
 
 MOST_RANKS = 10_000  # no message advises the user to start more
 

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, NoReturn
 
 from minidist import command, contents
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Estimate
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, in_one_process
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.exchange.doors import run
+from minidist.formulas.needs import Estimate
 from minidist.programs.proof import prove
 from minidist.programs.report import say_needs, train_and_report
 from minidist.programs.serial import PLAIN, Serial

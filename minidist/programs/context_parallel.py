@@ -1,4 +1,4 @@
-"""Context parallelism as a program: its options, and what the papers say of its runs (`minidist/cp/claims.py`)."""
+"""Context parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/context.py`)."""
 
 import itertools
 from argparse import SUPPRESS, Namespace
@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from minidist import UsageError, command, context_parallel, train
-from minidist.claims.run import Asked
+from minidist.claims.context import attention_bytes, claims, print_closing
+from minidist.claims.described import described
 from minidist.cli.options import Parser, at_least
 from minidist.cli.paths import write_json, write_output
 from minidist.context_parallel import ContextAttention
-from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, print_closing
 from minidist.cp.compare import Row, draw, in_context, print_rows
+from minidist.cp.options import POSITIONS, SCHEMES, check_context
 from minidist.cp.watch import Unwatched, Watch
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -106,7 +107,7 @@ def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | 
     if everyone is None:
         return None
     forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
-    promised = attention_bytes(Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary)))
+    promised = attention_bytes(described(job.chapter, o, job.layout, len(job.corpus.vocabulary)))
     return Row(scheme, positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
 
 

@@ -1,12 +1,12 @@
 """Data parallelism as a program: its options, and what the papers say of its runs."""
 
 from minidist import data_parallel
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.programs.chapter import Chapter
 
 
@@ -24,9 +24,9 @@ def add_bucket_size(parser: Parser) -> None:
 
 def claims(run: Run) -> list[Claim]:
     """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
-    held = [*memory_claims(run, stage=0), *buffer_claims(run), whole_layers_peak(run)]
-    if run.options.reduce == "ring":
-        return [*held, *traffic_claims(run, stage=0)]
+    held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
+    if run.reduce == "ring":
+        return [*held, *traffic_claims(run)]
     all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]

@@ -1,4 +1,4 @@
-"""Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/ep/claims.py`)."""
+"""Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/routed.py`)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import UsageError, command, expert_parallel
+from minidist.claims import routed as claims
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
 from minidist.cli.tables import make_table, say, show
 from minidist.engine import Engine
-from minidist.ep import claims
 from minidist.ep.compare import compare
+from minidist.ep.count import count as count_experts
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_copies, limit_hosts
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -69,9 +70,10 @@ def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
 
 def count(job: command.Job, engine: Engine) -> dict[str, Any]:
     """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
-    found = claims.count(job, engine)
+    found = count_experts(job, engine)
     if found["hosts"]:
-        comm, drawn = vars(engine)["comm"], layouts(job.options, len(found["hosts"])).items()
+        o, comm = job.options, vars(engine)["comm"]
+        drawn = layouts(o.experts, o.top, o.host_limit, len(found["hosts"])).items()
         place = comm.rank % job.layout.ep / job.layout.ep
         found["drawn"] = {name: draw(of, int(place * of.hosts), comm.rank, comm.size) for name, of in drawn}
     return found
@@ -86,11 +88,10 @@ class Hosts(NamedTuple):
     limit: int
 
 
-def layouts(options: command.Options, hosts: int) -> dict[str, Hosts]:
+def layouts(experts: int, top: int, host_limit: int | None, hosts: int) -> dict[str, Hosts]:
     """The layouts of this run and of DeepSeek-V3."""
-    limit = options.host_limit or hosts
     v3 = Hosts(deepseek_v3.EXPERTS, deepseek_v3.CHOSEN, deepseek_v3.HOSTS, deepseek_v3.LIMIT)
-    return {HERE: Hosts(options.experts, options.top, hosts, limit), "DeepSeek-V3": v3}
+    return {HERE: Hosts(experts, top, hosts, host_limit or hosts), "DeepSeek-V3": v3}
 
 
 def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
@@ -116,9 +117,9 @@ def print_hosts(run: Run) -> None:
     print()
     tokens = sum(sum(rank["hosts"]) for rank in run.counted)
     mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
-    free = "" if run.options.host_limit else f"{mine[1]:.2f}"
+    free = "" if run.host_limit else f"{mine[1]:.2f}"
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
-    for name, of in layouts(run.options, hosts).items():
+    for name, of in layouts(run.model.experts, run.model.top, run.host_limit, hosts).items():
         tokens, *copies = np.sum([rank["drawn"][name] for rank in run.counted], axis=0).tolist()
         to_experts, to_hosts, limited = (number / tokens for number in copies)
         formula = deepseek_v3.copies_to_experts(of.k, of.hosts), deepseek_v3.copies_to_hosts(*of[:3])

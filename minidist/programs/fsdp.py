@@ -8,16 +8,19 @@ import numpy as np
 
 from minidist import UsageError, command, fsdp
 from minidist.claims import fsdp as papers
+from minidist.claims import routed
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
+from minidist.claims.context import attention_claims
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
-from minidist.cp import claims as positions
-from minidist.cp.claims import check_context
+from minidist.cp.options import check_context
 from minidist.data_parallel import DataParallel
 from minidist.engine import Settings
-from minidist.ep import claims as experts
+from minidist.ep.count import count
 from minidist.ep.options import add_division, check_division, choose_ep
+from minidist.formulas.context import Blocks, blocks
+from minidist.formulas.shares import shares_of
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Linear, Unit
@@ -109,18 +112,18 @@ def make(job: command.Job, comm: Comm) -> DataParallel:
 
 def claims(run: Run) -> list[Claim]:
     """FSDP's claims, and those of context ranks and of experts, if there are any."""
-    shares, routed = experts.shares_of(run), run.options.experts > 0
-    held = experts.activations(run, shares) if routed else [peak_of_layers(run, 1, shares)]
-    if run.layout.cp == 1 and not routed:
+    shares, mixture = shares_of(run), run.model.experts > 0
+    held = routed.activations(run, shares) if mixture else [peak_of_layers(run)]
+    if run.layout.cp == 1 and not mixture:
         return papers.claims(run, held)
-    blocks, added, others = list[papers.Blocks](), 0.0, list[Claim]()
+    on_way, added, others = list[Blocks](), 0.0, list[Claim]()
     if run.layout.cp > 1:
-        blocks = positions.blocks(run)
-        others, added = positions.attention_claims(run)
-    if routed:
-        others += [*experts.all_to_alls(run, shares), *experts.exchanges(run, shares), *experts.routing(run)]
-        added += experts.bytes_sent(run, shares)
-    return [*papers.claims(run, held, blocks, added), *others]
+        on_way = blocks(run, validates=run.validate > 0)
+        others, added = attention_claims(run)
+    if mixture:
+        others += [*routed.all_to_alls(run, shares), *routed.exchanges(run, shares), *routed.routing(run)]
+        added += routed.bytes_sent(run, shares)
+    return [*papers.claims(run, held, on_way, added), *others]
 
 
 def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
@@ -133,7 +136,7 @@ def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
 
 
 def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
-    return chapter.train(comm, job, count=experts.count if job.options.experts else None)
+    return chapter.train(comm, job, count=count if job.options.experts else None)
 
 
 CHAPTER = Chapter(

@@ -5,12 +5,12 @@ from typing import Any
 
 from minidist import UsageError, command, infinity, unix
 from minidist.claims.infinity import bandwidth_table, claims, print_closing
-from minidist.claims.needs import Needs
-from minidist.claims.run import Asked
 from minidist.cli.options import Parser, memory_size, path_name
 from minidist.cli.paths import check_room
 from minidist.engine import Settings
-from minidist.grid import shares
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
@@ -73,7 +73,7 @@ def needs(asked: Asked) -> list[Needs]:
     p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
     parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
     states = {"parameters": parameters, "gradients": p * psi if asked.zero == 1 else 0, "optimizer": 0}
-    return [need.but(**states) for need in shares.needs(asked)]
+    return [need.but(**states) for need in formulas.needs(asked)]
 
 
 CHAPTER = Chapter(

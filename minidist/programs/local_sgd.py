@@ -43,10 +43,10 @@ def count(job: command.Job, engine: Any) -> dict[str, int]:
 
 
 def claims(run: Run) -> list[Claim]:
-    o, wide = run.options, 8 if run.options.precision == "fp64" else 4  # the optimizer's copy is averaged
+    o, wide = run.averaging, 8 if run.precision == "fp64" else 4  # the optimizer's copy is averaged
     psi, sent = run.model.parameters(run.ranks), [counted["sent"] for counted in run.counted]
     volume = wide * paper.volume(psi, run.ranks, len(run.loss), o.every)
-    outer = paper.outer(psi, o.outer_lr, o.outer_momentum, wide)
+    outer = paper.outer(psi, o.lr, o.momentum, wide)
     formula = f"{2 * wide}Ψ" if outer else "0"
     return [
         *memory_claims(run, stage=0),

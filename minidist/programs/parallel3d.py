@@ -1,26 +1,26 @@
-"""The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
+"""The grid as a program: its options, and what the papers say of its runs (`minidist/claims/grid.py`)."""
 
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError, command, parallel3d
+from minidist.claims.grid import claims, print_closing
 from minidist.cli.options import Parser, at_least
 from minidist.command import Job
-from minidist.ep import claims as experts
+from minidist.ep.count import count as count_experts
 from minidist.ep.options import add_division
+from minidist.formulas.needs import needs
 from minidist.grid.choose import choose
-from minidist.grid.claims import claims, print_closing
-from minidist.grid.shares import needs
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
-from minidist.pp.claims import show_clocks
 from minidist.pp.fit import cut, few_micro_batches
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
+from minidist.programs.clocks import show_clocks
 from minidist.programs.context_parallel import add_context_options
 from minidist.programs.serial import Serial
-from minidist.tp.claims import count_with_dropout
+from minidist.tp.count import count_with_dropout
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
@@ -63,8 +63,8 @@ def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
     """Train; for a pipeline, show what the clocks say below the report."""
     driver = chapter.driver(comm, job)
     if not isinstance(driver, Pipeline):
-        return chapter.train(comm, job, driver, experts.count if job.options.experts else count_with_dropout)
-    status = chapter.train(comm, job, driver, experts.count if job.options.experts else None)
+        return chapter.train(comm, job, driver, count_experts if job.options.experts else count_with_dropout)
+    status = chapter.train(comm, job, driver, count_experts if job.options.experts else None)
     show_clocks(comm, driver.watch.timeline, job)
     return status
 

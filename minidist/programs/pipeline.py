@@ -1,5 +1,5 @@
-"""Pipelines as a program: its options, what the papers say of its runs (`minidist/pp/claims.py`), and what it does in
-place of training: a schedule drawn, a published table."""
+"""Pipelines as a program: its options, what the papers say of its runs (`minidist/claims/pipeline.py`), and what it
+does in place of training: a schedule drawn, a published table."""
 
 import argparse
 import math
@@ -7,24 +7,25 @@ from argparse import SUPPRESS
 from collections.abc import Sequence
 
 from minidist import UsageError, command, pipeline
+from minidist.claims import pipeline as promised
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least, within
 from minidist.cli.paths import check_writable
 from minidist.command import Job, Options
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.papers import pipelines
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
-from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, few_micro_batches, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
+from minidist.programs.clocks import show_clocks
 from minidist.programs.serial import Delayed, Serial
 
 
@@ -129,9 +130,15 @@ def make(job: Job, comm: Comm) -> Pipeline:
     return pipeline.pipeline_of(job.units, job.settings, comm, at.parts, *stream)
 
 
-def drained(options: Options) -> bool:
+def drained(of: Options | Run, schedule: str) -> bool:
     """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
-    return bool(options.save_every and not SCHEDULES[options.schedule].flushes)
+    return bool(of.save_every and not SCHEDULES[schedule].flushes)
+
+
+def print_drained(options: Options) -> None:
+    """Print why there are no claims."""
+    print(f"\nTo be saved, the pipeline was drained after every {options.save_every} steps.")
+    print("The papers' claims are about a stream that is not interrupted: none was checked.")
 
 
 def serial(job: Job) -> Serial:
@@ -154,7 +161,7 @@ def serial(job: Job) -> Serial:
 
 
 def claims(run: Run) -> list[Claim]:
-    return [] if drained(run.options) else promised.claims(run)
+    return [] if drained(run, run.layout.schedule) else promised.claims(run)
 
 
 def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
@@ -164,9 +171,9 @@ def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
     driver = chapter.driver(comm, job)
     assert isinstance(driver, Pipeline)
     status = chapter.train(comm, job, driver)
-    if drained(job.options) and comm.rank == 0 and job.options.json != "-":
-        promised.print_drained(job.options)
-    promised.show_clocks(comm, driver.watch.timeline, job)
+    if drained(job.options, job.layout.schedule) and comm.rank == 0 and job.options.json != "-":
+        print_drained(job.options)
+    show_clocks(comm, driver.watch.timeline, job)
     return status
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from minidist import checkpoint
 from minidist.claims import proof as proofs
+from minidist.claims.described import described
 from minidist.claims.proof import Proof, Size
-from minidist.claims.run import Asked
 from minidist.command import Job, declare
 from minidist.engine import Engine
 from minidist.memory import kernel
@@ -27,7 +27,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
     begun = checkpoint.opened(o.load).state["steps"] if o.load else 0
     if o.prove is False or o.steps <= begun:
         return None
-    asked = Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary))
+    asked = described(job.chapter, o, job.layout, len(job.corpus.vocabulary))
     size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
     if o.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)

@@ -9,13 +9,15 @@ from minidist import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
+from minidist.claims.described import described
 from minidist.claims.proof import proof_claims
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run, run_of
 from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.command import Job, about, declare, say_at_start
 from minidist.engine import Engine
+from minidist.formulas.needs import Estimate
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
 from minidist.nn.sample import generate
@@ -104,7 +106,7 @@ def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
     return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
-def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
+def say_needs(job: Job, comm: Any, estimate: Estimate | None) -> None:
     """With --device-memory, before anything is allocated: print how much of it the run needs by the formulas."""
     options = job.options
     if comm.rank > 0 or options.device_memory is None or options.json == "-":
@@ -112,7 +114,7 @@ def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
     if estimate is None:
         print(f"What {job.chapter} will need of its devices no formula says.")
         return
-    asked = Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
+    asked = described(job.chapter, options, job.layout, len(job.corpus.vocabulary))
     print(needs.in_words(estimate(asked), options.device_memory))
 
 
@@ -123,11 +125,9 @@ def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
     and what it held below its device and moved there and back.
     """
     validation, sent, sent_to, received, memory, counted, below, moved = zip(*everyone, strict=True)
-    return Run(
-        chapter=job.chapter,
-        options=job.options,
-        layout=job.layout,
-        vocabulary=len(job.corpus.vocabulary),
+    return run_of(
+        described(job.chapter, job.options, job.layout, len(job.corpus.vocabulary)),
+        clip=job.options.clip,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),

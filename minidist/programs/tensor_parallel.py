@@ -1,15 +1,17 @@
-"""Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/tp/claims.py`)."""
+"""Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/tensor.py`)."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from minidist import command, tensor_parallel
 from minidist.claims.published import print_activations_closing
+from minidist.claims.tensor import claims
 from minidist.cli.options import Parser
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.programs.chapter import Chapter
-from minidist.tp.claims import check_tensor, claims, count_with_dropout
+from minidist.tp.count import count_with_dropout
+from minidist.tp.options import check_tensor
 
 
 def add_options(parser: Parser) -> None:

@@ -7,7 +7,7 @@ from minidist import UsageError, command, train
 from minidist.cli.options import Parser
 from minidist.engine import Engine
 from minidist.ep.options import add_mixture, check_mixture
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.mpi import environment
 from minidist.programs.chapter import Chapter
 

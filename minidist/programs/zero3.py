@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import UsageError, command, zero3
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Needs
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
-from minidist.grid import shares
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
 from minidist.zr.limits import Limits, limited
@@ -57,20 +58,19 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 def needs(asked: Asked) -> list[Needs]:
     """What every layout needs, and in addition the parameters that stay on every rank."""
     more = asked.bytes.stored * asked.model.persistent(asked.ranks)
-    without = ("what is gathered ahead",) if asked.options.ahead else ()
+    without = ("what is gathered ahead",) if asked.ahead else ()
     return [
-        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in shares.needs(asked)
+        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in formulas.needs(asked)
     ]
 
 
 def claims(run: Run) -> list[Claim]:
-    kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
         *persistent_claims(run),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
-        whole_layers_peak(run),
-        *traffic_claims(run, stage=3, kept=kept),
+        peak_of_layers(run),
+        *traffic_claims(run),
     ]
 
 

@@ -1,5 +1,5 @@
-"""ZeRO-R as a program: its options, what the paper says of its runs (`minidist/zr/claims.py`), and in place of training
-the search for the largest model (`minidist/zr/configurations.py`)."""
+"""ZeRO-R as a program: its options, what the paper says of its runs (`minidist/claims/zero_r.py`), and in place of
+training the search for the largest model (`minidist/zr/configurations.py`)."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from minidist import UsageError, command, train, zero_r
+from minidist.claims.zero_r import claims, print_closing
 from minidist.cli.options import Parser, at_least
 from minidist.data_parallel import DataParallel
+from minidist.formulas.residual import needs
 from minidist.layout import Layout
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import Chapter
-from minidist.tp.claims import check_tensor
+from minidist.tp.options import check_tensor
 from minidist.zr import arenas, configurations
-from minidist.zr.claims import claims, needs, print_closing
 
 PLACES = ("device", "partitioned", "host")
 

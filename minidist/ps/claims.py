@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Asked, model_of
+from minidist.claims.described import described, model_of
 from minidist.layout import Layout
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
@@ -33,7 +33,7 @@ def claims(outcome: TrainedRun) -> list[Claim]:
     if options.replicas:
         made += copy_claims(outcome)
     plan = outcome.plan
-    asked = Asked("parameter_server", plan.options, Layout(dp=len(plan.workers)), plan.vocabulary)
+    asked = described("parameter_server", plan.options, Layout(dp=len(plan.workers)), plan.vocabulary)
     return [*made, share_claim(asked, [log.tokens for log in outcome.logs])]
 
 

@@ -7,15 +7,16 @@ from functools import partial
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.claims.described import described
 from minidist.claims.published import print_zero_table_2
-from minidist.claims.run import Asked
 from minidist.cli.paths import write_json, write_output
 from minidist.cli.tables import mark, number, print_table, say
 from minidist.command import Job
+from minidist.formulas.asked import Asked
+from minidist.formulas.residual import needs
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.papers import zero
-from minidist.zr.claims import needs
 
 
 class Configuration(NamedTuple):
@@ -92,7 +93,7 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
 def make_run(job: Job, ranks: int, layers: int) -> Asked:
     """A run with this number of layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
-    return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
+    return described(job.chapter, options, job.layout, len(job.corpus.vocabulary))
 
 
 def count_promised_layers(job: Job, ranks: int) -> int:

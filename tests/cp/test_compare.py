@@ -12,9 +12,9 @@ from matplotlib.colors import to_hex
 
 from minidist import UsageError
 from minidist.colors import RANKS
-from minidist.cp.claims import check_context
 from minidist.cp.compare import Row, Spans, draw
 from minidist.cp.group import Group
+from minidist.cp.options import check_context
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs import context_parallel as program

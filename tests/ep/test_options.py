@@ -81,7 +81,7 @@ def test_copies_of_tokens_whose_router_is_drawn() -> None:
     elsewhere = [[expert // 3 for expert in np.argsort(-of)[:3] if expert // 3 != 1] for of in prob]
     assert (to_experts, to_hosts) == (sum(map(len, elsewhere)), sum(len({*of}) for of in elsewhere))
     assert limited < to_hosts
-    v3 = layouts(Namespace(experts=8, top=2, host_limit=None), 4)["DeepSeek-V3"]
+    v3 = layouts(8, 2, None, 4)["DeepSeek-V3"]
     tokens, *copies = np.sum([draw(v3, rank, rank, 8) for rank in range(8)], axis=0)
     to_experts, to_hosts, limited = (number / tokens for number in copies)
     assert abs(to_experts - 7.0) < 0.05
