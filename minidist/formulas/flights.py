@@ -8,6 +8,8 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
+from minidist.layout import Layout
+from minidist.papers import pipelines
 from minidist.pp.instructions import Backward, Both, Forward, Instructions, Weight
 from minidist.pp.schedules import SCHEDULES
 
@@ -42,6 +44,16 @@ def one_by_one(instructions: Instructions) -> Instructions:
             yield from (work.forward, work.backward, Weight(work.backward.micro_batch, work.backward.chunk))
         else:
             yield work
+
+
+def flights(at: Layout, stage: int, kinds: tuple[int, ...]) -> list[Flight]:
+    """The fullest moments of a stage, from 1. kinds: of its chunks. With one chunk, and W right after B, the papers say
+    how many micro-batches are in flight, whatever the instructions are."""
+    m, group = at.micro_batches, at.contiguous or at.pp
+    if len(kinds) == 1 and not SCHEDULES[at.schedule].splits:
+        return [Flight((pipelines.in_flight(at.schedule, at.pp, m, stage),), 0, 0)]
+    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)  # to see all moments
+    return in_flight(at.schedule, at.pp, enough, stage, at.chunks, group, kinds)
 
 
 def usual_kinds(chunks: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
 from minidist.formulas.ends import copied_tokens, end_bytes, tokens_of_batch
 from minidist.formulas.experts import Stored
-from minidist.formulas.flights import KEEPS_ALL, in_flight
+from minidist.formulas.flights import flights
 from minidist.formulas.postponed import ends_split, layers_split
 from minidist.formulas.shares import Share, chunks_of, flats, parts_of, states_of
 from minidist.formulas.zero import constant_buffer_size
@@ -153,13 +153,11 @@ class Pass(NamedTuple):
 def peaks_of_stage(run: Asked, rank: int, chunks: Sequence[Chunk], passages: dict[Chunk, Pass]) -> Peaks:
     """The peaks of a stage: while one micro-batch passes a chunk, others are in flight."""
     at, found, passes = run.layout, list[Peaks](), [*passages.values()]
-    m, group, kinds = at.micro_batches, at.contiguous or at.pp, [*passages]
-    enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)  # to see all moments
+    kinds = tuple(map([*passages].index, chunks))
     targets = copied_tokens(run, chunks[-1].share) * chunks[-1].share.head
     before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
     after = list(zip(*(of.for_weights for of in passes), strict=True))
-    order = at.schedule, at.pp, enough, run.stages[rank], at.chunks, group, tuple(map(kinds.index, chunks))
-    for now in in_flight(*order):
+    for now in flights(at, run.stages[rank], kinds):
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
         passing, layers, ends = (
             sum(map(mul, others, one)) + sum(map(mul, now.postponed, other))
