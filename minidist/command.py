@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minidist import UsageError, checkpoint, data, how_to_install, unix
 from minidist.checkpoints.convert import check_beside
-from minidist.cli.fields import all_fields, flat, outputs
+from minidist.cli.fields import all_fields, outputs
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.cli.shared import (
     DENSE,
@@ -59,11 +59,6 @@ class Job(Line[Own]):
     def vocabulary(self) -> int:
         """V, of the text."""
         return len(self.corpus.vocabulary)
-
-    @property
-    def options(self) -> Any:
-        """All options together, for claims."""
-        return flat(self.model, self.training, self.files, self.own)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
   processes.py, which starts programs, and unix.py, by which they do without Unix, are below them.
 - Rooms on one floor do not import each other in a circle. A chapter imports earlier ones only.
 - A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
+- `formulas/` knows papers, the layout and the orders of a pipeline's work. `claims/` holds them against a run.
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
   may import those chapters, and their workshops.
 - `programs/` makes programs of the chapters: what a chapter imports has neither claims nor options. A chapter's tail
@@ -57,9 +58,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("mpi",),
     ("exchange",),
     ("launch",),
-    ("cli", "claims", "data", "checkpoints"),
+    ("cli", "data", "checkpoints"),
+    ("pp",),
+    ("formulas",),
+    ("claims",),
     ("ring", "collectives", "passes", "engine", "checkpoint", "command", "train"),
-    ("mr", "ps", "tp", "cp", "ep", "pp"),
+    ("mr", "ps", "tp", "cp", "ep"),
     CHAPTERS[: CHAPTERS.index("zero_r")],
     ("zr",),
     CHAPTERS[CHAPTERS.index("zero_r") :],
@@ -207,7 +211,7 @@ def test_the_whole_house_is_read() -> None:
     read = {(each.file, each.module, each.runs) for file in built for each in imports(built, file)}
     assert {
         ("minidist/pp/links.py", "minidist.mpi.comm", "at the top"),
-        ("minidist/pp/claims.py", "minidist.mpi.comm", "for types"),
+        ("minidist/pp/watch.py", "minidist.mpi.comm", "for types"),
         ("minidist/cli/paths.py", "minidist", "at the top"),
         ("minidist/cli/tables.py", "rich.table", "in a function"),
         ("minidist/zero2.py", "minidist.zero1", "at the top"),
@@ -252,15 +256,15 @@ SOUND = {
     "minidist/ring.py": "from .mpi.comm import Comm",
     "minidist/engine.py": "from minidist import nn, ring",
     "minidist/train.py": "from minidist import engine",
-    "minidist/tp/claims.py": "from minidist.train import Run",
-    "minidist/pp/claims.py": "from minidist.train import Run\nfrom minidist.pp import schedules",
+    "minidist/formulas/zero.py": "from minidist.pp import schedules",
+    "minidist/tp/group.py": "from minidist.train import Run",
     "minidist/pp/schedules.py": "if TYPE_CHECKING:\n    from rich.text import Text",
     "minidist/data_parallel.py": "from minidist import train",
     "minidist/zero1.py": "from minidist import data_parallel",
-    "minidist/tensor_parallel.py": "from minidist.tp import claims",
-    "minidist/pipeline.py": "from minidist.pp import claims",
-    "minidist/grid/claims.py": "from minidist.pipeline import claims",
-    "minidist/parallel3d.py": "from minidist import pipeline, zero1\nfrom minidist.grid import claims",
+    "minidist/tensor_parallel.py": "from minidist.tp import group",
+    "minidist/pipeline.py": "from minidist.pp import schedules",
+    "minidist/grid/choose.py": "from minidist.pipeline import fit",
+    "minidist/parallel3d.py": "from minidist import pipeline, zero1\nfrom minidist.grid import choose",
     "minidist/bench/ranks.py": "from minidist import zero1",
     "lessons/04/on_ranks.py": "from minidist import ring",
     "lessons/04/pictures.py": "import matplotlib.pyplot as plt",
@@ -288,17 +292,17 @@ def test_a_sound_house() -> None:
         ("mpi/comm.py", "import minidist.launch", "1 imports minidist.launch: up, from mpi to launch"),
         ("mpi/comm.py", "from ..exchange import waits", "1 imports minidist.exchange: up, from mpi to exchange"),
         ("exchange/a.py", "import minidist.launch", "1 imports minidist.launch: up, from exchange to launch"),
-        ("ring.py", "class C:\n    import minidist.pp.claims", "2 imports minidist.pp.claims: up, from ring to pp"),
+        ("ring.py", "class C:\n    import minidist.tp.group", "2 imports minidist.tp.group: up, from ring to tp"),
         ("__init__.py", "import minidist.cli.notebook", "1 imports minidist.cli.notebook: up, from minidist to cli"),
-        ("pp/claims.py", "from minidist import pipeline", "1 imports minidist.pipeline: up, from pp to pipeline"),
-        ("grid/claims.py", "import minidist.parallel3d", "1 imports minidist.parallel3d: up, from grid to parallel3d"),
-        ("zero1.py", "from minidist.grid import claims", "1 imports minidist.grid.claims: up, from zero1 to grid"),
+        ("pp/stage.py", "from minidist import pipeline", "1 imports minidist.pipeline: up, from pp to pipeline"),
+        ("grid/choose.py", "import minidist.parallel3d", "1 imports minidist.parallel3d: up, from grid to parallel3d"),
+        ("zero1.py", "from minidist.grid import choose", "1 imports minidist.grid.choose: up, from zero1 to grid"),
         ("pipeline.py", "import minidist.bench", "1 imports minidist.bench: up, from pipeline to bench"),
         ("data_parallel.py", "from minidist import zero1", "1 imports minidist.zero1: a later chapter"),
         (
-            "pp/claims.py",
-            "from minidist.tp import claims",
-            "1 imports minidist.tp.claims: the workshop of tensor_parallel, but not through it",
+            "cp/group.py",
+            "from minidist.tp import group",
+            "1 imports minidist.tp.group: the workshop of tensor_parallel, but not through it",
         ),
         ("bench/ranks.py", "def f():\n    from mpi4py import MPI", "2 imports mpi4py: only mpi/ does"),
         ("ring.py", "if TYPE_CHECKING:\n    import mpi4py.MPI", "2 imports mpi4py.MPI: only mpi/ does"),
@@ -350,11 +354,11 @@ TOP = {"bench", "classroom"}
 @pytest.mark.parametrize(
     ("changed", "rooms"),
     [
-        ({"claims/zero.py": "import minidist.cli", "cli/notebook.py": "import minidist.claims"}, {"claims", "cli"}),
+        ({"cli/a.py": "import minidist.data", "data.py": "import minidist.cli"}, {"cli", "data"}),
         (
-            {"data.py": "import minidist.claims"}
-            | {"claims/zero.py": "import minidist.cli", "cli/a.py": "import minidist.data"},
-            {"data", "claims", "cli"},
+            {"data.py": "import minidist.checkpoints"}
+            | {"checkpoints/a.py": "import minidist.cli", "cli/a.py": "import minidist.data"},
+            {"data", "checkpoints", "cli"},
         ),
         ({"ring.py": "if TYPE_CHECKING:\n    from minidist import train"}, {"ring", "train", "engine"}),
         ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.deepspeed"}, set()),

@@ -124,7 +124,7 @@ def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, n
 @cache
 def serial(arguments: tuple[str, ...]) -> tuple[list[float], dict[str, np.ndarray]]:
     job, engine = alone(list(arguments))
-    losses = [train.train_step(engine, job, step) for step in range(job.options.steps)]
+    losses = [train.train_step(engine, job, step) for step in range(job.training.steps)]
     return losses, weights_of(engine)
 
 

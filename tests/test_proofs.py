@@ -14,12 +14,13 @@ from minidist import data, ring
 from minidist.checkpoints.pieces import Piece, whole_piece
 from minidist.claims import proof
 from minidist.claims.audit import fill_line, list_lines
+from minidist.claims.described import described
 from minidist.claims.proof import Proof, Size, Taken, proof_claims
-from minidist.claims.run import Asked
 from minidist.data_parallel import DataParallel
 from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
+from minidist.formulas.asked import Asked
 from minidist.launch.launcher import launch
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
@@ -234,7 +235,7 @@ def test_the_first_loss_of_the_run_is_as_close_as_its_precision_allows() -> None
 def asked(line: str, ranks: int) -> Any:
     name, *options = line.split()
     job = find(name).job(options, ranks)
-    return job, Asked(name, job.options, job.layout, len(job.corpus.vocabulary))
+    return job, described(name, job, job.layout, job.vocabulary)
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ import pytest
 from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
 from minidist import UsageError, command
-from minidist.claims.run import Asked
+from minidist.claims.described import described
 from minidist.exchange.one_process import run_ranks
+from minidist.formulas.residual import needs
 from minidist.launch.launcher import find_mpiexec
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
-from minidist.zr.claims import needs
 from ranks import launch
 
 RANKS = 4
@@ -167,7 +167,7 @@ def test_every_claim_holds_and_everything_is_named(line: str) -> None:
     assert "agrees with NumPy" in [claim["claim"] for claim in report["claims"]]
     assert all(rank["witness"]["unnamed"] == {} for rank in report["counted"])
     job = prepared(f"{SMALL} {line}".replace("--witness", ""))
-    promised = [rank.total for rank in needs(Asked("zero_r", job.options, job.layout, len(job.corpus.vocabulary)))]
+    promised = [rank.total for rank in needs(described("zero_r", job, job.layout, job.vocabulary))]
     assert [held[NEEDED] for held in report["memory"]] == promised  # the formulas know the fullest moment to the byte
 
 

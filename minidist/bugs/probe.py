@@ -59,7 +59,7 @@ def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
     job, driver = start(run, comm)
     seen = watch_gradients(driver.engine, comm)
     losses: list[float] = []
-    while driver.engine.steps < job.options.steps:
+    while driver.engine.steps < job.training.steps:
         if driver.engine.steps == run.resume_at > 0:
             checkpoint.save(folder, driver.engine, comm, about(job, comm.size))
             job, driver = start(run, comm)
@@ -95,11 +95,10 @@ def start(run: ProbedRun, comm: Any) -> tuple[Job, Driver]:
 
 def draw(run: ProbedRun, job: Job, step: int) -> tuple[Array, Array]:
     """Draw the global batch of a step."""
-    o = job.options
     if not run.own_rows:
-        return job.corpus.batch(o.batch, o.context, key=(o.seed, step))
-    sizes = [len(part) for part in np.array_split(np.arange(o.batch), run.ranks)]
-    parts = [job.corpus.batch(size, o.context, key=(o.seed + rank, step)) for rank, size in enumerate(sizes)]
+        return job.batch(step)
+    sizes, seed = [len(part) for part in np.array_split(np.arange(job.training.batch), run.ranks)], job.training.seed
+    parts = [job.corpus.batch(size, job.model.context, key=(seed + rank, step)) for rank, size in enumerate(sizes)]
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Asked
+from minidist.formulas.asked import Asked
 from minidist.papers import context
 from minidist.papers.collectives import chunk_sizes
 
@@ -26,11 +26,11 @@ def share_claim(asked: Asked, passed: Sequence[Mapping[int, float]]) -> Claim:
 
 def shares(asked: Asked) -> list[tuple[int, int]]:
     """For each rank, its first sequence of a micro-batch, and its tokens of a step. Replicas of a stage take turns."""
-    o, at = asked.options, asked.layout
+    at = asked.layout
     if at.replicas:
-        return [(0, o.batch // workers * o.context) for workers in at.replicas for _ in range(workers)]
-    rows = chunk_sizes(o.batch // o.accumulate, at.dp)
+        return [(0, asked.batch // workers * asked.context) for workers in at.replicas for _ in range(workers)]
+    rows = chunk_sizes(asked.batch // asked.accumulate, at.dp)
     firsts = [0, *accumulate(rows)]
-    lengths = context.sizes(o.context, at.cp, o.positions) if at.cp > 1 else [o.context]
+    lengths = context.sizes(asked.context, at.cp, asked.positions) if at.cp > 1 else [asked.context]
     places = zip(asked.data_shares, asked.places, strict=True)
     return [(firsts[share], asked.passes * rows[share] * lengths[place.context]) for share, place in places]

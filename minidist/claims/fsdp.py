@@ -2,59 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from minidist.claims import experts
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.experts import Stored
 from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, states_claims, traffic_claims
+from minidist.claims.zero import memory_claims, states_claims, traffic_claims, whole_states
 from minidist.cli.tables import number
+from minidist.formulas.context import Blocks
+from minidist.formulas.experts import Stored
+from minidist.formulas.shares import flats
 from minidist.layout import Layout
-from minidist.papers import chen, fsdp, models, zero
+from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce
 
 HYBRID = "2M(W-G)/(GW)"
 
 
-class Blocks(NamedTuple):
-    """The most bytes of keys and values on their way on one rank, if ranks divide the sequences."""
-
-    backward: float = 0
-    validation: float = 0
-
-
 def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), others: float | None = None) -> list[Claim]:
     """What the papers say of this run. held: claims about activations. others: bytes that all ranks send for other
     purposes, if there are any."""
-    if run.options.strategy == "no_shard":
-        return [*memory_claims(run, stage=0), *held, *traffic_claims(run, stage=0)]
+    if run.sharding.strategy == "no_shard":
+        alike = replace(run, layout=Layout(dp=run.ranks))
+        return [*memory_claims(run, stage=0), *held, *traffic_claims(alike)]
     return [*states(run), *passing_claims(run, blocks), *held, *sent_claims(run, others), *time_claims(run)]
 
 
 # ---- which rank has what ---------------------------------------------------------------------------------------------
 
 
-def dividing(run: Run) -> int:
-    """F: the number of ranks that divide a unit. Ranks that divide the sequences also divide units."""
-    return run.layout.shard * run.layout.cp
-
-
-def units_of(run: Run, rank: int) -> list[list[Stored]]:
-    """The Flats of each unit. The F/P ranks that have the same experts divide these."""
-    f = dividing(run)
-    [whole] = run.model.without_experts()
-    units = [[Stored(models.padded(sum(both), f), f)] for both in whole]
-    if run.model.experts:
-        for unit in units[1:-1]:
-            unit.append(experts.stored(run)[rank])
-    return units
-
-
 def sizes_of(run: Run, rank: int) -> list[int]:
     """ψ: the elements of each unit, padded."""
-    return [sum(of.size for of in unit) for unit in units_of(run, rank)]
+    return [sum(of.size for of in unit) for unit in flats(run, rank).values()]
 
 
 def once(unit: Sequence[Stored], times: int = 1) -> float:
@@ -68,26 +46,24 @@ def once(unit: Sequence[Stored], times: int = 1) -> float:
 def states(run: Run) -> list[Claim]:
     """Model states: each host holds them as if it were the only one."""
     if not run.model.experts:
-        return memory_claims(replace(run, layout=Layout(dp=dividing(run))), stage=3)
-    p, k, held = run.bytes.stored, run.optimizer_bytes, []
-    for rank in range(run.ranks):
-        psi = sum(of.shard for unit in units_of(run, rank) for of in unit)
-        held.append(zero.ModelStates(p * psi, p * psi, k * psi))
-    return states_claims(run, held, 3, "", "(Ψd/F+Ψe/(F/P))")
+        return memory_claims(replace(run, layout=Layout(dp=run.dividing)), stage=3)
+    return states_claims(run, whole_states(run), 3, "", "(Ψd/F+Ψe/(F/P))")
 
 
 def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
     """What is held of whole units. A tied embedding, which the head also reads, is held along with each other unit."""
-    options, p, ranks = run.options, run.bytes.stored, range(run.ranks)
+    p, ranks = run.bytes.stored, range(run.ranks)
     tied = " + ψ_emb" * run.model.tied
-    ahead = options.forward_prefetch or options.backward_prefetch == "pre"
-    window = options.prefetch + 1 if ahead else options.prefetch if options.backward_prefetch == "post" else 1
+    ahead = run.sharding.forward_prefetch or run.sharding.backward_prefetch == "pre"
+    window = (
+        run.sharding.prefetch + 1 if ahead else run.sharding.prefetch if run.sharding.backward_prefetch == "post" else 1
+    )
     gathered, formula = [window_parameters(run, rank, window) for rank in ranks], f"{p}·(max of {window} ψ{tied})"
     everything = [sum(sizes_of(run, rank)) for rank in ranks]
-    if options.strategy == "shard_grad_op":
+    if run.sharding.strategy == "shard_grad_op":
         gathered, formula = everything, f"{p}Ψ"
     bucket, held = [window_parameters(run, rank, 1) for rank in ranks], f"{p}·(max ψ{tied})"
-    if options.no_sync:
+    if run.sharding.no_sync:
         bucket, held = everything, f"{p}Ψ"
     whole = [p * n for n in gathered], [p * n for n in bucket]
     arriving = [arriving_bytes(run, rank, of) for rank, of in enumerate(blocks or [Blocks()] * run.ranks)]
@@ -103,7 +79,7 @@ def arriving_bytes(run: Run, rank: int, blocks: Blocks) -> float:
     """The most bytes on their way to a rank at a time: the other ranks' parts of its shard of a unit's gradient. In a
     layer's backward, blocks of keys and values are added to those parts of the unit above. Validation has such blocks
     of all sequences."""
-    parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in units_of(run, rank)]
+    parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in flats(run, rank).values()]
     return max(*parts, *(above + blocks.backward for above in parts[2:]), blocks.validation)
 
 
@@ -116,8 +92,8 @@ def window_parameters(run: Run, rank: int, window: int) -> int:
 
 def sent_claims(run: Run, others: float | None) -> list[Claim]:
     """What a rank sends in a step: by phase, to other hosts, and in total."""
-    p, f, hosts, ranks = run.bytes.stored, dividing(run), run.layout.hosts, range(run.ranks)
-    host, units = [place.host for place in run.places], [units_of(run, rank) for rank in ranks]
+    p, f, hosts, ranks = run.bytes.stored, run.dividing, run.layout.hosts, range(run.ranks)
+    host, units = [place.host for place in run.places], [[*flats(run, rank).values()] for rank in ranks]
     collectives, claims = collectives_of(run), []
     for phase, times in collectives.items():
         formula, sent = (
@@ -154,16 +130,14 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
 
 def regathered_elements(run: Run, rank: int) -> float:
     """Elements that a rank sends so that layers can run again (papers/chen.py): none if it still holds them."""
-    options = run.options
-    if options.strategy == "shard_grad_op":
+    if run.sharding.strategy == "shard_grad_op":
         return 0
-    layers = options.accumulate * chen.count_regathered_layers(options.recompute, options.layers)
-    return once(units_of(run, rank)[1], layers)
+    layers = run.accumulate * chen.count_regathered_layers(run.recompute, run.model.layers)
+    return once(flats(run, rank)[1], layers)
 
 
 def collectives_of(run: Run) -> dict[str, int]:
-    options = run.options
-    return fsdp.collectives(options.strategy != "shard_grad_op", options.accumulate, options.no_sync)
+    return fsdp.collectives(run.sharding.strategy != "shard_grad_op", run.accumulate, run.sharding.no_sync)
 
 
 # ---- the clock -------------------------------------------------------------------------------------------------------
@@ -175,10 +149,11 @@ WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
 def time_claims(run: Run) -> list[Claim]:
     """No formula gives the time of a step that prefetches more units than the paper's one, or in which several units
     run again together."""
-    options = run.options
-    if options.prefetch > 1 or options.recompute not in ("none", "selective", "full"):
+    if run.sharding.prefetch > 1 or run.recompute not in ("none", "selective", "full"):
         return []
-    formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[options.backward_prefetch]}"
+    formula = (
+        f"Σ {'max(f,g)' if run.sharding.forward_prefetch else 'f+g'} + Σ {WAY_BACK[run.sharding.backward_prefetch]}"
+    )
     counted, promised = [rank["time"] for rank in run.counted], [time(run, rank) for rank in range(run.ranks)]
     return [on_each_rank("FSDP §3.3", "a step's time", formula, promised, counted, "units of time")]
 
@@ -186,18 +161,18 @@ def time_claims(run: Run) -> list[Claim]:
 def time(run: Run, rank: int) -> float:
     """The time of all forwards and backwards of a step. In a unit of time, a rank runs one parameter's forward, or half
     its backward, or sends it."""
-    options, times, tied = run.options, collectives_of(run), run.model.tied
+    times, tied = collectives_of(run), run.model.tied
     forward, backward = unit_times(run, rank)
-    units = [once(unit) for unit in units_of(run, rank)]
+    units = [once(unit) for unit in flats(run, rank).values()]
     again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
     nothing = [0.0] * len(units)
     total = 0.0
-    for k in range(1, options.accumulate + 1):
+    for k in range(1, run.accumulate + 1):
         gathers = units if k <= times["all-gather forward"] else nothing
         gathers_again = again if times["all-gather backward"] else nothing
-        reduces = units if k == options.accumulate or not options.no_sync else nothing
-        total += fsdp.forward_time(forward, gathers, options.forward_prefetch)
-        total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], options.backward_prefetch)
+        reduces = units if k == run.accumulate or not run.sharding.no_sync else nothing
+        total += fsdp.forward_time(forward, gathers, run.sharding.forward_prefetch)
+        total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], run.sharding.backward_prefetch)
     return total
 
 
@@ -206,7 +181,7 @@ def unit_times(run: Run, rank: int) -> tuple[list[float], list[float]]:
     first, *others, last = sizes_of(run, rank)
     forward: list[float] = [first, *others, last + first * run.model.tied]
     embedding, *blocks, head = forward
-    again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
+    again = chen.runs_again(run.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
 
 
@@ -215,8 +190,8 @@ def unit_times(run: Run, rank: int) -> tuple[list[float], list[float]]:
 
 def print_closing(run: Run) -> None:
     """The letters, what overlap saves, and the paper's own figure for hybrid sharding."""
-    options, w, f = run.options, run.ranks, dividing(run)
-    if options.strategy == "no_shard":
+    w, f = run.ranks, run.dividing
+    if run.sharding.strategy == "no_shard":
         print_zero_closing(run)
         return
     psi = number(sum(sizes_of(run, 0)))
@@ -233,8 +208,8 @@ def print_closing(run: Run) -> None:
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire is hidden by computation."""
     collectives = sum(collectives_of(run).values())
-    wire = sum(once(unit, collectives) for unit in units_of(run, 0)) + regathered_elements(run, 0)
-    computed = run.options.accumulate * sum(map(sum, unit_times(run, 0)))
+    wire = sum(once(unit, collectives) for unit in flats(run, 0).values()) + regathered_elements(run, 0)
+    computed = run.accumulate * sum(map(sum, unit_times(run, 0)))
     waited = run.counted[0]["time"] - computed
     hidden = f"{1 - waited / wire:.0%}" if wire else "none"
     print(f"A step's forwards and backwards: {number(computed)} to compute, {number(waited)} to wait")

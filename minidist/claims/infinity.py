@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
@@ -28,15 +28,15 @@ READ, WRITTEN = "disk to host", "host to disk"
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run."""
     passing = []
-    if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 also parameters
-        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
-    held = [*memory_claims(run), *passing, whole_layers_peak(run)]
-    return [*held, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
+    if run.zero > 1:  # whole units in passing: gradients, and in stage 3 also parameters
+        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.zero - 1))
+    held = [*memory_claims(run), *passing, peak_of_layers(run)]
+    return [*held, *link_claims(run), *traffic_claims(run), *tiling_claims()]
 
 
 def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds: its share on the disk, and above that what is in use or in transit."""
-    stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    stage, n, p, k = run.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     psi, largest = run.model.parameters(n), max(run.model.units(n)) / n
     shard = psi / n
@@ -67,19 +67,19 @@ def memory_claims(run: Run) -> list[Claim]:
 
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
-    options, n, p, model = run.options, run.ranks, run.bytes.stored, run.model
-    a = options.accumulate
-    again = chen.count_regathered_layers(options.recompute, options.layers) * model.units(n)[1]
+    n, p, model = run.ranks, run.bytes.stored, run.model
+    a = run.accumulate
+    again = chen.count_regathered_layers(run.recompute, run.model.layers) * model.units(n)[1]
     states = run.optimizer_bytes + (0 if run.bytes.master else p)
-    moved = zero_infinity.elements_moved(model.parameters(n), n, options.zero, a, again)
+    moved = zero_infinity.elements_moved(model.parameters(n), n, run.zero, a, again)
     read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
-    down = f"{p}·{a}Ψ/N" if a > 1 and options.zero > 1 else f"{p}Ψ/N"
+    down = f"{p}·{a}Ψ/N" if a > 1 and run.zero > 1 else f"{p}Ψ/N"
     rows = [
         (READ, "optimizer", "states read", f"{states}Ψ/N", states * moved["states"]),
         (WRITTEN, "optimizer", "states written", f"{states}Ψ/N", states * moved["states"]),
         (TO_HOST, "gradients", "gradients down", down, p * moved["gradients"]),
     ]
-    if options.zero == 3:
+    if run.zero == 3:
         rows += [
             (READ, "parameters", "parameters read", read, p * moved["parameters read"]),
             (WRITTEN, "parameters", "parameters written", written, p * moved["parameters written"]),
@@ -122,12 +122,12 @@ def print_closing(run: Run) -> None:
     """The letters of the claims, how little memory is needed, and which bandwidth the paper's examples need."""
     print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit,")
     print("ψ_emb of its embedding; h: 64, inputs of a layer with 4h outputs; t: tiles.")
-    n, p, stage = run.ranks, run.bytes.stored, run.options.zero
+    n, p, stage = run.ranks, run.bytes.stored, run.zero
     states = zero.model_states(run.model.parameters(n), n, stage, p, p, run.optimizer_bytes).total
     most = [f"{pool} {number(max(run.memory_of(NEEDED, pool)))}" for pool in ("device", "host", "disk")]
     print(f"Model states of a rank: {number(states)}. With activations, at the fullest:")
     print(f"{', '.join(most)}.")
-    tokens = run.options.batch * run.options.context / n
+    tokens = run.batch * run.context / n
     print(f"By the paper's equations {number(tokens)} tokens per rank and step are {number(tokens)} FLOP per")
     print(f"byte of parameters and gradients, and {number(tokens / 4)} per byte of optimizer states.\n")
     table = make_table(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))

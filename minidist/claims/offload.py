@@ -2,7 +2,8 @@
 why this partition is optimal."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
+from minidist.formulas.asked import Asked
 from minidist.memory.partition import best, partitions
 from minidist.papers import chen, zero_offload
 
@@ -11,9 +12,9 @@ DOWN, UP = "device to host", "host to device"
 
 def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds between steps, on its device and on its host."""
-    stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    stage, n, p, k = run.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
     psi, shard = run.model.parameters(n), run.model.parameters(n) / n
-    steps = 1 if run.options.delayed_update is None else 2  # the number of steps whose gradients are held at a time
+    steps = 1 if run.delayed_update is None else 2  # the number of steps whose gradients are held at a time
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     bytes_of = {  # per parameter
         "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
@@ -37,7 +38,7 @@ def memory_claims(run: Run) -> list[Claim]:
 
 def below(asked: Asked) -> bool:
     """Whether the parameters' shard is on the host, too."""
-    return bool(asked.options.parameters == "host")
+    return bool(asked.parameters == "host")
 
 
 def largest_part(run: Run) -> int:
@@ -48,10 +49,10 @@ def largest_part(run: Run) -> int:
 
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's link in a step."""
-    stage, a, n, p = run.options.zero, run.options.accumulate, run.ranks, run.bytes.stored
+    stage, a, n, p = run.zero, run.accumulate, run.ranks, run.bytes.stored
     psi, again = run.model.parameters(n), 0
     if below(run):
-        again = chen.count_regathered_layers(run.options.recompute, run.options.layers) * run.model.units(n)[1]
+        again = chen.count_regathered_layers(run.recompute, run.model.layers) * run.model.units(n)[1]
     elements = zero_offload.elements_moved(psi, n, stage, a, a * (2 * psi + again) if below(run) else None)
     gradients, parameters = p * elements["gradients"], p * elements["parameters"]
     times = a if stage > 1 else 1
@@ -75,8 +76,8 @@ def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
     """
     if any(rank["skipped"] for rank in run.counted):
         return []
-    units, delayed = run.options.layers + 2, run.options.delayed_update is not None  # 2: the embedding and the head
-    expected = zero_offload.step_time(passes * units * run.options.accumulate, update * units, delayed)
+    units, delayed = run.model.layers + 2, run.delayed_update is not None  # 2: the embedding and the head
+    expected = zero_offload.step_time(passes * units * run.accumulate, update * units, delayed)
     formula = "max(P, U)" if delayed else "P + U"
     counted = [rank["step time"] for rank in run.counted]
     return [on_each_rank("Offload §5.2", "time of a step", formula, expected, counted, "units of time")]

@@ -22,7 +22,7 @@ import numpy as np
 from minidist.checkpoints.pieces import Piece, pieces
 from minidist.claims.claim import Claim
 from minidist.claims.layouts import tell
-from minidist.claims.run import Asked
+from minidist.formulas.asked import Asked
 from minidist.layout import Layout
 from minidist.nn.optim import clipping_factor
 
@@ -60,13 +60,13 @@ def size_of(asked: Asked, steps: int, micro_batches: int | None, shorter: bool) 
     """A row more than ranks that share them, and an odd number of positions, more than two to a context rank. With
     sequence parallelism it must be a multiple of t. micro_batches: None: two, if there are several. shorter: whether
     sequences may be shorter than the run's."""
-    o, at = asked.options, asked.layout
-    positions = min(o.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else o.context
+    at = asked.layout
+    positions = min(asked.context, max(POSITIONS, 4 * at.cp + 1)) if shorter else asked.context
     if asked.sequence_parallel:
         positions -= positions % at.tp
     elif shorter and positions > at.cp:
         positions -= positions % 2 == 0
-    return Size(steps, micro_batches or min(o.accumulate, 2), at.dp + 1, positions)
+    return Size(steps, micro_batches or min(asked.accumulate, 2), at.dp + 1, positions)
 
 
 # Seconds on a core that other programs leave alone, as measured once: they need only be right within a factor of two.
@@ -78,13 +78,15 @@ A_RANGE = 1.5e-3  # of keys: a parameter server's messages with one worker in on
 
 def seconds(asked: Asked, size: Size) -> float:
     """About how long a proof takes: rank 0 works alone; ranks share their work, and two of them work at a time."""
-    o, at, model = asked.options, asked.layout, asked.model
-    flops = 6 * model.active() * size.tokens * 3 / 2 + 2 * model.active() * o.batch * o.context  # the first loss
-    units, experts = (o.layers + 2) * size.steps * size.micro_batches, model.experts / 2
+    at, model = asked.layout, asked.model
+    flops = (
+        6 * model.active() * size.tokens * 3 / 2 + 2 * model.active() * asked.batch * asked.context
+    )  # the first loss
+    units, experts = (model.layers + 2) * size.steps * size.micro_batches, model.experts / 2
     found = A_FLOP * flops + A_UNIT * units * (1 + experts + at.ranks / at.pp / 2 * (1 + experts / at.ep))
     if asked.chapter == "parameter_server":
         k = at.servers or at.ranks
-        ranges = o.layers + 2 + k * (o.virtual if o.placement == "hash" else 1)
+        ranges = model.layers + 2 + k * asked.virtual
         found += A_RANGE * ranges * at.dp * size.steps
     return found + A_STATE * model.parameters() * (2 + at.ranks)
 

@@ -1,11 +1,10 @@
 """The papers' own tables, for their own models, by the formulas that a run was checked against."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from minidist.claims.run import Run
-from minidist.cli.tables import make_table, mark, number, say, show
+from minidist.cli.tables import make_table, number, say, show
 from minidist.memory.partition import partitions
 from minidist.papers import korthikanti, ptd, zero, zero_offload
 from minidist.papers.figure import Figure
@@ -121,16 +120,3 @@ def print_ptd() -> None:
         table.add_row(f"{size.printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{size.shown()}B")
     show("PTD's table 1, by the same formulas: GB of model states on a GPU", table)
     print(f"{count_agreeing(model.size for model in ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
-
-
-def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
-    """Zero Bubble's table 5: a line for each model and m, each rate by the ranks' clocks and as printed."""
-    schedules = list(dict.fromkeys(row["schedule"] for row in rows))
-    table = make_table(left=("model",), right=("p", "m"))
-    for schedule in schedules:
-        table.add_column(schedule, justify="right", no_wrap=True)
-    for i in range(0, len(rows), len(schedules)):
-        line = rows[i : i + len(schedules)]
-        cells = [f"{row['bubble']:.4f} | {row['printed']:.4f} {mark(row['holds'])}" for row in line]
-        table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
-    show("Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", table)

@@ -1,96 +1,15 @@
-"""What a run of training was asked to do, from which promises follow, and what it did, which checks them."""
+"""What a run of training did, which checks what was promised of it."""
 
-import argparse
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
-from minidist.layout import Layout, Place
-from minidist.papers import pipelines
-from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
-from minidist.papers.models import Model
+from minidist.formulas.asked import Asked
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a run of training is asked to do: known before it begins, and all that the formulas need."""
-
-    chapter: str
-    options: argparse.Namespace
-    layout: Layout
-    vocabulary: int  # V, of the text
-
-    @property
-    def ranks(self) -> int:
-        """N: the number of ranks."""
-        return self.layout.ranks
-
-    @property
-    def model(self) -> Model:
-        """The model, as its paper counts its parameters."""
-        return model_of(self.options, self.vocabulary)
-
-    @property
-    def bytes(self) -> Bytes:
-        """The bytes that a number takes."""
-        return BYTES[self.options.precision]
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """The papers' K: bytes of optimizer state per parameter."""
-        return self.bytes.optimizer(MOMENTS[self.options.optimizer])
-
-    @cached_property
-    def places(self) -> list[Place]:
-        """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then context,
-        pipeline and data. The layout is asked only for sizes, so that claims fail if it numbers ranks differently."""
-        at = self.layout
-        if at.replicas:  # PipeDream: those of the first stage come first
-            return [Place(0, 0, stage, 0, 0) for stage, workers in enumerate(at.replicas) for _ in range(workers)]
-        return [Place(*place) for place in itertools.product(*map(range, (at.hosts, at.shard, at.pp, at.cp, at.tp)))]
-
-    @property
-    def data_shares(self) -> list[int]:
-        """Which share of the sequences each rank works on."""
-        return [place.host * self.layout.shard + place.shard for place in self.places]
-
-    @property
-    def scheme(self) -> str | None:
-        """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
-        divides = self.chapter == "context_parallel" or self.layout.cp > 1
-        return str(self.options.scheme) if divides else None
-
-    @property
-    def zero(self) -> int:
-        """The stage of ZeRO; 0: every rank has all model states of its part of the model."""
-        return int(vars(self.options).get("zero", {"zero1": 1, "zero2": 2, "zero3": 3}.get(self.chapter, 0)))
-
-    @property
-    def staged(self) -> bool:
-        """Whether a schedule's stages divide the units, even if there is just one."""
-        return self.layout.pp > 1 or self.chapter == "pipeline"
-
-    @property
-    def passes(self) -> int:
-        """The micro-batches of a step that pass through a rank's units: in a crossed pipeline, half of all."""
-        return self.options.accumulate // (pipelines.copies(self.layout.schedule) if self.layout.pp > 1 else 1)
-
-    @property
-    def gather_logits(self) -> bool:
-        """Whether tensor-parallel ranks gather whole logits for the loss."""
-        return vars(self.options).get("gather_logits", False)
-
-    @property
-    def sequence_parallel(self) -> bool:
-        """Whether tensor-parallel ranks cut by positions what they do not cut by heads or width."""
-        return vars(self.options).get("sequence_parallel", False)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run(Asked):
     """What a run of training did, as rank 0 knows it at the end."""
 
@@ -105,6 +24,11 @@ class Run(Asked):
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
     below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
     moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
+    clip: float = 1.0  # the largest norm of gradients; 0: any
+
+    def routed(self, name: str) -> list[Any]:
+        """What routers chose, by rank."""
+        return [of[name] for of in self.counted]
 
     def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
         """Bytes (or messages) that each rank sent in the named phases together."""
@@ -129,7 +53,7 @@ class Run(Asked):
             "chapter": self.chapter,
             "ranks": self.ranks,
             "parameters": self.model.parameters(),
-            "precision": self.options.precision,
+            "precision": self.precision,
             "steps": len(self.loss),
             "loss": [_finite(loss) for loss in self.loss],
             "validation_loss": _finite(self.validation_loss),
@@ -146,12 +70,9 @@ class Run(Asked):
         }
 
 
-def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
-    """The model that a command line and a text ask for."""
-    o, tied = options, options.model == "gpt" and not options.untied
-    experts = vars(o).get("experts") or 0, vars(o).get("top") or 1  # not all chapters have these options
-    shape = o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied
-    return Model(*shape, *experts, apart=vars(o).get("persist", 0))
+def run_of(asked: Asked, **did: Any) -> Run:
+    """The run that was asked for, with what it did."""
+    return Run(**{each.name: getattr(asked, each.name) for each in fields(asked)}, **did)
 
 
 def _finite(value: float) -> float | None:

@@ -1,6 +1,5 @@
 """Claims on the screen: what the paper says, the number that this gives for this run, and what was counted."""
 
-import argparse
 from collections.abc import Callable, Sequence
 
 from minidist.claims.claim import Claim
@@ -20,24 +19,24 @@ def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], Non
 
 def print_summary(run: Run) -> None:
     """The model and its losses."""
-    print(f"\n{run.options.model} with Ψ = {number(run.model.parameters())} parameters", end=", ")
-    print(f"{run.options.precision} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
+    print(f"\n{run.model.name} with Ψ = {number(run.model.parameters())} parameters", end=", ")
+    print(f"{run.precision} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
-    found = f"{run.validation_loss:.3f}" if run.options.validate else "not computed (--validate 0)"
+    found = f"{run.validation_loss:.3f}" if run.validate else "not computed (--validate 0)"
     print(f"validation loss {found}; letter frequencies alone give {run.unigram_entropy:.3f}")
-    if others := describe_training(run.options):
+    if others := describe_training(run):
         print(f"trained with    {others}")
 
 
-def describe_training(options: argparse.Namespace) -> str:
+def describe_training(run: Run) -> str:
     """The unusual options that shaped the losses."""
     others = {
-        f"dropout {options.dropout:g}": options.dropout > 0,
-        "a head of its own": options.untied,
-        "no clipping": options.clip == 0,
+        f"dropout {run.dropout:g}": run.dropout > 0,
+        "a head of its own": run.model.name == "gpt" and not run.model.tied,
+        "no clipping": run.clip == 0,
     }
     return ", ".join(name for name, is_so in others.items() if is_so)
 

@@ -1,11 +1,13 @@
 """What ZeRO says of a run of any chapter: model states, what is held in passing, what is sent."""
 
-import math
 from collections.abc import Sequence
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Asked, Run
-from minidist.papers import chen, deepspeed, zero
+from minidist.claims.run import Run
+from minidist.formulas.shares import states_of
+from minidist.formulas.volumes import data_elements
+from minidist.formulas.zero import constant_buffer_size, in_passing
+from minidist.papers import zero
 
 
 def memory_claims(run: Run, stage: int) -> list[Claim]:
@@ -26,14 +28,16 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
 
 
-def states_claims(run: Run, states: Sequence[zero.ModelStates], stage: int, whole: str, divided: str) -> list[Claim]:
+def states_claims(
+    run: Run, states: Sequence[zero.ModelStates], stage: int, whole: str, divided: str, source: str = ""
+) -> list[Claim]:
     """ZeRO's formulas for the part of the model that other axes leave to each rank.
 
     whole, divided: the letters of the formulas, before and after the stage divides it."""
     p, k = run.bytes.stored, run.optimizer_bytes
     return [
         on_each_rank(
-            f"ZeRO §5.{max(stage, 1)}",
+            source or f"ZeRO §5.{max(stage, 1)}",
             kind,
             f"{factor}{divided if stage >= divides else whole}",
             [getattr(state, kind) for state in states],
@@ -44,6 +48,11 @@ def states_claims(run: Run, states: Sequence[zero.ModelStates], stage: int, whol
     ]
 
 
+def whole_states(run: Run) -> list[zero.ModelStates]:
+    """Each rank's model states, in whole bytes."""
+    return [zero.ModelStates(*map(round, vars(states_of(run, rank)).values())) for rank in range(run.ranks)]
+
+
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     """The most that is held of whole units in passing: `buckets` buffers of the largest one. A tied embedding, which
     the head also reads, is held together with each other unit. With a buffer of constant size, that buffer replaces the
@@ -51,7 +60,7 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     embedding, *others = run.model.units(run.ranks)
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
-    if run.model.apart or vars(run.options).get("ahead"):
+    if run.model.apart or run.ahead:
         return on_each_rank(
             source, claim, f"{p}·(gathered + summed)", p * in_passing(run), run.memory_of("transient"), "bytes"
         )
@@ -63,17 +72,6 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
 
 
-def in_passing(run: Run) -> int:
-    """Elements of gathered parameters and of gradients at the fullest moment, within DeepSpeed's limits for stage 3."""
-    o, model = run.options, run.model
-    divided = model.divided(run.ranks)
-    parts = [(whole - part, part) for whole, part in zip(model.units(run.ranks), divided, strict=True)]
-    live = math.inf if o.live is None else o.live
-    return deepspeed.in_passing(
-        parts, model.tied, model.apart, model.v * model.h, o.ahead, live, constant_buffer_size(run)
-    )
-
-
 def persistent_claims(run: Run) -> list[Claim]:
     """DeepSpeed's persistent parameters: whole on every rank, in addition to its shard of them."""
     if not run.model.apart:
@@ -83,11 +81,6 @@ def persistent_claims(run: Run) -> list[Claim]:
     return [on_each_rank("DeepSpeed", "persistent", f"{p}Ψ_p", p * run.model.persistent(run.ranks), held, "bytes")]
 
 
-def buffer_size(bucket_size: int, n: int, psi: int) -> int:
-    """B: elements of the buffer through which Ψ gradients go. It is a multiple of n, so that ranks can share it."""
-    return min(max(bucket_size // n, 1) * n, psi)
-
-
 def buffer_claims(run: Run) -> list[Claim]:
     """What is held in addition to permanent gradients: the buffer of constant size, if there is one."""
     p, elements = run.bytes.stored, constant_buffer_size(run)
@@ -95,20 +88,11 @@ def buffer_claims(run: Run) -> list[Claim]:
     return [made] if elements else []
 
 
-def constant_buffer_size(run: Asked) -> int:
-    """B, on the data axis, where all ranks share the batch; 0 if there is no buffer."""
-    asked = vars(run.options).get("bucket_size")  # not all chapters have the option
-    return buffer_size(asked, run.ranks, run.model.parameters(run.ranks)) if asked else 0
-
-
-def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
+def traffic_claims(run: Run) -> list[Claim]:
     """ZeRO's formulas for what a rank sends in a step: by phase, and in total."""
-    a, layers = run.options.accumulate, run.options.layers
+    a, stage, kept = run.accumulate, run.zero, run.keep_last
     times = f"{a}" if a > 1 else ""
-    # What runs again needs its parameters again (papers/chen.py).
-    again = chen.count_regathered_layers(run.options.recompute, layers) * run.model.divided(run.ranks)[1]
-    persistent = run.model.persistent(run.ranks)
-    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again, persistent)
+    persistent, sent = run.model.persistent(run.ranks), data_elements(run, 0)
     other = "ψ_kept" if kept else "Ψ_p" if persistent else ""
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",
@@ -129,7 +113,7 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # all else that was sent, in any phase
     arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
-    others = f"-{times}ψ_kept" * (kept > 0) + f"+{times}Ψ_again" * ("all-gather again" in sent)
+    others = f"-{times}ψ_kept" * kept + f"+{times}Ψ_again" * ("all-gather again" in sent)
     others += f"-{2 * a - 1}Ψ_p".replace("-1Ψ", "-Ψ") * (persistent > 0)
     formula = f"{wire}·({psis}Ψ{others})(N-1)/N" if others else f"{wire}·{psis}Ψ(N-1)/N"
     for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):

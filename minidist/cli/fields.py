@@ -167,8 +167,3 @@ def outputs(*values: Any) -> dict[str, str | None]:
 def first_given(value: Any, *names: str) -> str:
     """The first of these options that has been given, as it is spelled; "" if none has."""
     return next((f"--{name.replace('_', '-')}" for name in names if getattr(value, name)), "")
-
-
-def flat(*values: Any) -> Namespace:
-    """All options together."""
-    return Namespace(**{dest_of(each): mine for value in values for each, mine in all_fields(value)})

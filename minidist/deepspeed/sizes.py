@@ -3,9 +3,9 @@
 import itertools
 import math
 
-from minidist.claims.zero import buffer_size
 from minidist.cli.models import Count, Model
 from minidist.deepspeed.plan import ConfigPlan
+from minidist.formulas.zero import buffer_size
 from minidist.papers import chen, deepspeed, zero
 from minidist.papers.mixed_precision import BYTES
 

@@ -6,7 +6,7 @@ from io import BytesIO
 from statistics import mean, stdev
 from typing import Any
 
-from minidist.claims.run import model_of
+from minidist.claims.described import model_of
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.cli.tables import make_table, number, say, show
 from minidist.colors import BLUE, DARK, GREY
@@ -48,7 +48,7 @@ def validation_loss(job: Job, make: Callable[[Job, Any], Driver], comm: Any, see
 
 
 def print_comparison(job: Job, dense: list[float], mixed: list[float]) -> None:
-    model = model_of(job.options, job.vocabulary)
+    model = model_of(job.model, job.vocabulary, job.own.mixture.experts, job.own.mixture.top)
     dense_size = model.active() - model.layers * model.experts * model.h  # without routers
     less = [a - b for a, b in zip(dense, mixed, strict=True)]
     print()

@@ -11,6 +11,9 @@ from functools import cache
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.figure import Figure, decimals
 
+SCHEMES = ("ring", "all-gather", "ulysses")  # how queries meet the keys and values of other ranks
+POSITIONS = ("zigzag", "striped", "contiguous")  # which ones a rank has
+
 # ---- who has which positions, and how many pairs of query and key that makes -----------------------------------------
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from minidist.engine import Settings
 from minidist.exchange.one_process import run_ranks
-from minidist.grid.shares import rank_stages
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -112,7 +111,7 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[RankCounts], per_host: i
         found.append(farthest("at a time", pairs))
     if choice.pp > 1:
         sizes, v = (choice.schedule, choice.pp, asked.layout.micro_batches), choice.chunks
-        promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in rank_stages(asked)]
+        promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in asked.stages]
         found.append(farthest("chunks in flight", zip(promised, (rank.flying for rank in ranks), strict=True)))
     left, across = Counter[str](), Counter[str]()
     for number, rank in enumerate(ranks):

@@ -1,4 +1,4 @@
-"""A row of the plan, and the question that it puts to the formulas of `claims/` and `grid/claims.py`.
+"""A row of the plan, and the question that it puts to `formulas/`.
 
 Those formulas are checked by every run on ranks. They ask an `Asked` where each rank stands. A plan's Asked names one
 rank for each kind of stage (the first, the second, the last), so that a question about 16,384 ranks costs no more than
@@ -6,12 +6,10 @@ one about three.
 """
 
 import math
-from argparse import Namespace
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import pairwise
 
-from minidist.claims.run import Asked
+from minidist.formulas.asked import Asked
 from minidist.layout import Layout, Place
 from minidist.papers.models import Model
 from minidist.pp.schedules import SCHEDULES
@@ -118,74 +116,23 @@ def parts(layers: int, n: int) -> tuple[range, ...]:
     return tuple(range(first, end) for first, end in pairwise(ends))
 
 
-@dataclass(frozen=True)
-class Planned(Asked):
-    """A row, as the formulas read it. only: the places of the ranks that are asked about; empty: all ranks."""
-
-    shape: Model | None = None
-    only: tuple[Place, ...] = ()
-
-    @property
-    def model(self) -> Model:
-        assert self.shape
-        return self.shape
-
-    @cached_property
-    def places(self) -> list[Place]:
-        return list(self.only) or super().places
-
-    @property
-    def ranks(self) -> int:
-        return len(self.only) or self.layout.ranks
-
-    @property
-    def rows(self) -> int:
-        """b: sequences of a rank in a micro-batch."""
-        return int(self.options.batch) // self.layout.dp // self.layout.micro_batches
-
-    @property
-    def stages(self) -> list[int]:
-        """The stages, from 1, of the ranks that are asked about."""
-        return [place.pipeline + 1 for place in self.places]
-
-    def alone(self, rank: int) -> "Planned":
-        """The question about one of these ranks."""
-        return replace(self, only=(self.places[rank],))
-
-
-def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Planned:
+def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Asked:
     """The question about a row: about one rank of the first, the second and the last stage, or about every rank. If W
     comes later than B, also about the third stage: V-Min's stages are alike in threes."""
-    model, layout = wanted.model, choice.layout(wanted)
     near = 3 if SCHEDULES[choice.schedule].splits else 2
     stages = sorted({*range(1, min(near, choice.pp) + 1), choice.pp})
-    only = () if every_rank else tuple(Place(0, 0, stage - 1, 0, 0) for stage in stages)
-    return Planned("parallel3d", options(wanted, choice), layout, model.v, shape=model, only=only)
-
-
-def options(wanted: Wanted, choice: Choice) -> Namespace:
-    """The row as the options of a command line."""
-    model = wanted.model
-    return Namespace(
-        model=model.name,
-        width=model.h,
-        layers=model.layers,
-        heads=model.a,
-        kv_heads=model.kv,
+    return Asked(
+        chapter="parallel3d",
+        model=wanted.model,
+        layout=choice.layout(wanted),
         context=wanted.context,
         batch=wanted.batch,
-        untied=not model.tied,
-        precision=wanted.precision,
-        optimizer="adamw",
-        dropout=0.0,
         accumulate=choice.micro_batches(wanted.batch),
+        precision=wanted.precision,
         recompute=choice.recompute,
         zero=choice.zero,
         sequence_parallel=wanted.sequence and choice.tp > 1,
-        scheme=wanted.scheme,
-        positions="zigzag",
-        experts=model.experts,
-        top=model.top,
+        attention=wanted.scheme,
         capacity=wanted.capacity,
-        balance=0.0,  # routers are kept even without a loss, as DeepSeek-V3's are
+        only=() if every_rank else tuple(Place(0, 0, stage - 1, 0, 0) for stage in stages),
     )

@@ -18,8 +18,8 @@ from minidist.cli.fields import fill, flag, option, output, outputs, parse
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
-from minidist.cp.claims import SCHEMES
 from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
+from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write

@@ -14,9 +14,10 @@ from functools import cache, partial
 from itertools import product
 from typing import NamedTuple
 
+from minidist.formulas.asked import Asked
 from minidist.papers import ring_attention
-from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
-from minidist.plan.memory import Held, Memo, held, states_of
+from minidist.plan.choice import Choice, Wanted, ask, misfit
+from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
 from minidist.plan.time import Cluster, Seconds, StageSeconds, data_time, of_step, slowest, tied_time, useful_flops
 from minidist.plan.traffic import data_volumes_along
@@ -47,22 +48,22 @@ class Evaluator:
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self.wanted, self.cluster, self.memo = wanted, cluster, Memo()
 
-    def held(self, asked: Planned) -> Held:
+    def held(self, asked: Asked) -> Held:
         """What the fullest rank holds."""
         return max(held(asked, self.memo), key=lambda rank: rank.total)
 
-    def states(self, asked: Planned) -> float:
+    def states(self, asked: Asked) -> float:
         """Bytes of model states on the rank that has most."""
-        return max(states_of(asked, self.memo, rank).total for rank in range(asked.ranks))
+        return max(states_on(asked, self.memo, rank).total for rank in range(asked.ranks))
 
-    def row(self, choice: Choice, asked: Planned | None = None, most: Held | None = None) -> Row:
+    def row(self, choice: Choice, asked: Asked | None = None, most: Held | None = None) -> Row:
         asked = asked or ask(self.wanted, choice)
         seconds = self.seconds(choice, asked)
         tokens = self.wanted.tokens / seconds.step
         mfu = tokens * useful_flops(asked) / (self.cluster.ranks * self.cluster.flops)
         return Row(choice, most or self.held(asked), seconds, tokens, mfu)
 
-    def seconds(self, choice: Choice, asked: Planned) -> Seconds:
+    def seconds(self, choice: Choice, asked: Asked) -> Seconds:
         order = choice.schedule if splits(choice.schedule) else "loop"
         of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, order, choice.rows, choice.recompute, choice.ep
         stage: StageSeconds = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))

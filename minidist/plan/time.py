@@ -22,15 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minidist.claims import experts
-from minidist.claims.activations import Share
-from minidist.claims.run import Asked
-from minidist.grid.shares import shares_of
+from minidist.formulas import experts
+from minidist.formulas.asked import Asked
+from minidist.formulas.shares import Share, shares_of
+from minidist.formulas.tensor import Volume
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
 from minidist.plan.traffic import on_a_host, size_of, within_layers
-from minidist.tp.claims import Volume
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
 
@@ -91,12 +90,12 @@ def useful_flops(asked: Asked) -> float:
     model, kept = asked.model, 1.0
     if model.experts and (room := experts.room(asked)) is not None:
         kept = min(1.0, float(room * model.experts / experts.mean_tokens(asked) / model.top))
-    return flops_a_token(model, asked.options.context, kept)
+    return flops_a_token(model, asked.context, kept)
 
 
 def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
     """PaLM's count for the layers and the head of a stage, for b sequences, on one of tp·cp ranks."""
-    model, s = asked.model, asked.options.context
+    model, s = asked.model, asked.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
     of_layer = float(model.units()[1] if layers else 0)
@@ -133,13 +132,13 @@ class StageSeconds(NamedTuple):
 
 def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: float) -> Seconds:
     """The seconds of a step, from those of one micro-batch on the slowest stage, and what the data axis adds."""
-    at, o = asked.layout, asked.options
+    at = asked.layout
     m, p, v = at.micro_batches, at.pp, at.chunks
     through = asked.passes  # micro-batches through each chunk of a stage
     busy, hop = stage.forward + stage.backward, 0.0
     if p > 1:
         apart = at.tp if asked.sequence_parallel else 1
-        elements = ptd.boundary_elements(o.batch // m // at.dp, o.context // at.cp, o.width) // apart
+        elements = ptd.boundary_elements(asked.batch // m // at.dp, asked.context // at.cp, asked.model.h) // apart
         hop = message_time(cluster, asked, "pipeline", asked.bytes.stored * elements, 1)
     filling = 2 * (p - 1) * hop + through * max(0.0, 2 * v * hop - busy)
     work, again, tensor, context, routed = (through * each for each in stage[:5])
@@ -158,11 +157,11 @@ def of_stage(
     cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share
 ) -> StageSeconds:
     """The seconds of an asked rank's stage. along: the volumes of the tensor, context and expert axes."""
-    t, n, o = asked.layout.tp, asked.layout.cp, asked.options
+    t, n = asked.layout.tp, asked.layout.cp
     rate = cluster.flops * cluster.ceiling
     done = operations(asked, share.layers, share.head, share.b)
     run = share.layers and share.layers_again / share.layers  # forwards of a layer that run again
-    again = (run * done.layers + (o.recompute == "selective") * done.core) / rate
+    again = (run * done.layers + (asked.recompute == "selective") * done.core) / rate
     work = 3 * (done.layers + done.head) / rate
 
     nbytes = sum(volume.width * volume.elements[rank] for volume in along["tensor"])
@@ -174,7 +173,7 @@ def of_stage(
         nbytes = sum(volume.width * volume.elements[rank] for volume in along["context"])
         rounds = (3 * share.layers + share.layers_again) * (n - 1)
         core = (3 + run) * done.core / rate
-        context = max(0.0, message_time(cluster, asked, "context", nbytes, rounds) - core * (o.scheme == "ring"))
+        context = max(0.0, message_time(cluster, asked, "context", nbytes, rounds) - core * (asked.attention == "ring"))
     tokens = sum(volume.width * volume.elements[rank] for volume in along["experts"]) / asked.passes
     all_to_alls = (4 * share.layers + 2 * share.layers_again) * (asked.layout.ep - 1)
     routed = message_time(cluster, asked, "experts", tokens, all_to_alls)
@@ -189,7 +188,7 @@ def of_stage(
 
 def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> float:
     """What the data axis adds to a step. along: its volumes, and those between copies of a shard."""
-    zero, m = asked.options.zero, asked.layout.micro_batches
+    zero, m = asked.zero, asked.layout.micro_batches
     units = len(asked.layout.parts[0]) * asked.layout.chunks
     took = defaultdict[str, float](float)
     for axis in ("data", "copies"):

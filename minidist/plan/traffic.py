@@ -1,5 +1,5 @@
-"""What a rank sends in a step along each axis, and over which links: the volumes of `grid/volumes.py`, which every run
-is checked by.
+"""What a rank sends in a step along each axis, and over which links: the volumes of `formulas/`, which every run is
+checked by.
 
 Ranks are numbered as Megatron numbers them (`minidist/layout.py`), G to a host. So neighbors on the tensor axis are on
 one host if that axis is no longer than G, and those of the outer axes usually are not.
@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from minidist.claims.activations import Share
-from minidist.claims.run import Asked
-from minidist.grid.shares import dividing, shares_of
-from minidist.grid.volumes import (
+from minidist.formulas.asked import Asked
+from minidist.formulas.shares import Share, shares_of
+from minidist.formulas.tensor import Volume, end_volumes, layer_volumes
+from minidist.formulas.volumes import (
     context_volumes,
     data_volumes,
     expert_volumes,
@@ -23,7 +23,6 @@ from minidist.grid.volumes import (
 from minidist.layout import Layout
 from minidist.papers.collectives import chunk_sizes
 from minidist.pp.schedules import SCHEDULES
-from minidist.tp.claims import Volume, end_volumes, layer_volumes
 
 AXES = ("tensor", "context", "experts", "pipeline", "data", "copies", "hosts", "tied", "rest")
 ACROSS_HOSTS = "all-reduce across hosts"  # hybrid sharding: the copies of a shard
@@ -49,8 +48,7 @@ def volumes_along(asked: Asked) -> dict[str, list[Volume]]:
 
 def within_layers(asked: Asked, shares: Sequence[Share]) -> dict[str, list[Volume]]:
     """The volumes on the axes within layers: tensor, context, experts. shares: those of the asked ranks."""
-    t = asked.layout.tp
-    in_layers = [*layer_volumes(asked, t, shares), *end_volumes(asked, t, shares)] if t > 1 else []
+    in_layers = [*layer_volumes(asked, shares), *end_volumes(asked, shares)] if asked.layout.tp > 1 else []
     return {
         "tensor": in_layers,
         "context": context_volumes(asked, shares),
@@ -61,8 +59,8 @@ def within_layers(asked: Asked, shares: Sequence[Share]) -> dict[str, list[Volum
 def data_volumes_along(asked: Asked) -> dict[str, list[Volume]]:
     """The volumes of gradients and parameters; those of experts are apart, if ranks divide the experts. "tied": the
     gradients of parameters on two stages: of an embedding, or in a cross of everything."""
-    of_all = data_volumes(asked, lambda of: of.among == dividing(asked))
-    of_some = data_volumes(asked, lambda of: of.among < dividing(asked)) if asked.layout.ep > 1 else []
+    of_all = data_volumes(asked, lambda of: of.among == asked.dividing)
+    of_some = data_volumes(asked, lambda of: of.among < asked.dividing) if asked.layout.ep > 1 else []
     return {
         "data": [volume for volume in of_all if ACROSS_HOSTS not in volume.phases],
         "copies": [volume for volume in of_some if ACROSS_HOSTS not in volume.phases],
@@ -83,7 +81,7 @@ def sent(asked: Asked) -> dict[str, Sent]:
                 nbytes[rank] += elements * volume.times * volume.width
         found[axis] = Sent(phases, nbytes)
     rest = others(asked)
-    each = chunk_sizes(sum(nbytes for _, nbytes in rest.values()), asked.layout.ranks)
+    each = chunk_sizes(sum(left.nbytes for left in rest.values()), asked.layout.ranks)
     return {**found, "rest": Sent(tuple(rest), [float(nbytes) for nbytes in each[: asked.ranks]])}
 
 

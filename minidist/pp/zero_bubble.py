@@ -7,10 +7,11 @@ takes for F, B and W and how long a message takes (table 9), and derives what pa
 5). Here every rank is a stage: it goes through its schedule on a clock that these times drive.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from minidist.claims.published import print_zero_bubble
 from minidist.cli.paths import write_json
+from minidist.cli.tables import make_table, mark, show
 from minidist.mpi.comm import Comm
 from minidist.papers.zero_bubble import TABLE_5, Setting
 from minidist.pp.schedules import SCHEDULES
@@ -56,3 +57,16 @@ def main(comm: Comm, json_file: str | None) -> int:
     if json_file:
         write_json(json_file, {"chapter": "pipeline", "rows": rows})
     return int(comm.broadcast_object(0 if all(row["holds"] for row in rows) else 1))
+
+
+def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
+    """Zero Bubble's table 5: a line for each model and m, each rate by the ranks' clocks and as printed."""
+    schedules = list(dict.fromkeys(row["schedule"] for row in rows))
+    table = make_table(left=("model",), right=("p", "m"))
+    for schedule in schedules:
+        table.add_column(schedule, justify="right", no_wrap=True)
+    for i in range(0, len(rows), len(schedules)):
+        line = rows[i : i + len(schedules)]
+        cells = [f"{row['bubble']:.4f} | {row['printed']:.4f} {mark(row['holds'])}" for row in line]
+        table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
+    show("Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", table)

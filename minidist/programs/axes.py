@@ -8,7 +8,7 @@ from minidist import UsageError
 from minidist.cli.fields import HIDDEN, flag, option, part
 from minidist.cli.options import at_least
 from minidist.cli.shared import MixtureOptions, ModelOptions, RoutingOptions
-from minidist.cp.claims import POSITIONS, SCHEMES
+from minidist.papers.context import POSITIONS, SCHEMES
 
 
 def axis(help: str, default: int | None = None, metavar: str = "N", **how: Any) -> Any:

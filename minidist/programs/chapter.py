@@ -17,15 +17,16 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol
 
 from minidist import command, contents
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Needs
 from minidist.claims.published import print_zero_closing
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.cli.fields import fill, parse
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.shared import Line, Own, fill_shared
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.exchange.doors import run
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.layout import Layout
 from minidist.nn.optim import Optimizer
 from minidist.programs.proof import prove
@@ -39,7 +40,7 @@ Counted = dict[str, Any]
 class Estimate(Protocol):
     """A formula for what each rank's device will need."""
 
-    def __call__(self, asked: Asked) -> list[Needs]: ...
+    def __call__(self, asked: Asked, /) -> list[Needs]: ...
 
 
 class Program(Generic[Own]):

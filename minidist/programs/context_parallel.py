@@ -1,4 +1,4 @@
-"""Context parallelism as a program: its options, and what the papers say of its runs (`minidist/cp/claims.py`)."""
+"""Context parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/context.py`)."""
 
 import itertools
 from contextlib import suppress
@@ -6,22 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, context_parallel, train
-from minidist.claims.run import Asked
+from minidist.claims.context import attention_bytes, claims, print_closing
+from minidist.claims.described import described
 from minidist.cli.fields import output, part
 from minidist.cli.paths import write_json, write_output
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.context_parallel import ContextAttention
-from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, claims, print_closing
 from minidist.cp.compare import SchemeMeasure, draw, in_context, print_rows
 from minidist.cp.watch import AttentionClock, Unwatched
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block
+from minidist.papers.context import POSITIONS, SCHEMES
 from minidist.programs.axes import ContextOptions, axis, check_context, nearest_divisor, stage_option
 from minidist.programs.chapter import Chapter
 
@@ -49,7 +50,7 @@ def watch_forward(job: Job, engine: Engine) -> AttentionClock:
     return watch
 
 
-class ContextParallel(Chapter[SequenceOptions]):
+class ContextParallelChapter(Chapter[SequenceOptions]):
     name, doc, options = "context_parallel", context_parallel.__doc__, SequenceOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
     cases = {
@@ -111,8 +112,8 @@ class ContextParallel(Chapter[SequenceOptions]):
         if everyone is None:
             return None
         forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
-        promised = attention_bytes(Asked(self.name, made.options, made.layout, made.vocabulary))
+        promised = attention_bytes(described(self.name, made, made.layout, made.vocabulary))
         return SchemeMeasure(how.scheme, how.positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
 
 
-CHAPTER = ContextParallel()
+CHAPTER = ContextParallelChapter()

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from minidist import data_parallel
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
 from minidist.cli.fields import option
 from minidist.command import Job
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.programs.axes import buckets
 from minidist.programs.chapter import Chapter
 
@@ -42,9 +42,9 @@ class DataParallelOptions:
 
 def claims(run: Run) -> list[Claim]:
     """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
-    held = [*memory_claims(run, stage=0), *buffer_claims(run), whole_layers_peak(run)]
-    if run.options.reduce == "ring":
-        return [*held, *traffic_claims(run, stage=0)]
+    held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
+    if run.reduce == "ring":
+        return [*held, *traffic_claims(run)]
     all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
@@ -57,7 +57,7 @@ def claims(run: Run) -> list[Claim]:
     return [*held, *hot_spot]
 
 
-class DataParallel(OnDataAxis[DataParallelOptions]):
+class DataParallelChapter(OnDataAxis[DataParallelOptions]):
     name, doc, options = "data_parallel", data_parallel.__doc__, DataParallelOptions
     claims = staticmethod(claims)
     cases = {"ring": "--reduce ring", "server": "--reduce server"}
@@ -66,4 +66,4 @@ class DataParallel(OnDataAxis[DataParallelOptions]):
         return data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.own.reduce)
 
 
-CHAPTER = DataParallel()
+CHAPTER = DataParallelChapter()

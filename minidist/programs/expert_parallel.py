@@ -1,4 +1,4 @@
-"""Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/ep/claims.py`)."""
+"""Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/routed.py`)."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import UsageError, expert_parallel
+from minidist.claims import routed as claims
 from minidist.claims.run import Run
 from minidist.cli.fields import option, output, part
 from minidist.cli.options import at_least
@@ -13,10 +14,10 @@ from minidist.cli.shared import Line, MixtureOptions
 from minidist.cli.tables import make_table, say, show
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.ep import claims
 from minidist.ep.compare import compare
+from minidist.ep.count import count as count_experts
 from minidist.expert_parallel import count_copies, limit_hosts
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -93,10 +94,9 @@ def print_hosts(run: Run) -> None:
     print()
     tokens = sum(sum(rank["hosts"]) for rank in run.counted)
     mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
-    o = run.options
-    free = "" if o.host_limit else f"{mine[1]:.2f}"
+    free = "" if run.host_limit else f"{mine[1]:.2f}"
     table = make_table(left=("copies of a token to other hosts",), right=("to experts", "to hosts", "limit", "limited"))
-    for name, of in layouts(o.experts, o.top, o.host_limit, hosts).items():
+    for name, of in layouts(run.model.experts, run.model.top, run.host_limit, hosts).items():
         tokens, *copies = np.sum([rank["drawn"][name] for rank in run.counted], axis=0).tolist()
         to_experts, to_hosts, limited = (number / tokens for number in copies)
         formula = deepseek_v3.copies_to_experts(of.k, of.hosts), deepseek_v3.copies_to_hosts(*of[:3])
@@ -140,7 +140,7 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
     return found
 
 
-class ExpertParallel(Chapter[ExpertOptions]):
+class ExpertParallelChapter(Chapter[ExpertOptions]):
     name, doc, options = "expert_parallel", expert_parallel.__doc__, ExpertOptions
     claims, needs = staticmethod(claims.claims), staticmethod(needs)
     cases = {"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"}
@@ -166,7 +166,7 @@ class ExpertParallel(Chapter[ExpertOptions]):
 
     def count(self, job: Job[ExpertOptions], engine: Any) -> dict[str, Any]:
         """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
-        found, comm = claims.count(job, engine), engine.comm
+        found, comm = count_experts(job, engine), engine.comm
         if hosts := len(found["hosts"]):
             drawn = layouts(job.own.mixture.experts, job.own.mixture.top, job.own.host_limit, hosts).items()
             place = comm.rank % job.layout.ep / job.layout.ep
@@ -179,4 +179,4 @@ class ExpertParallel(Chapter[ExpertOptions]):
             print_hosts(run)
 
 
-CHAPTER = ExpertParallel()
+CHAPTER = ExpertParallelChapter()

@@ -8,17 +8,20 @@ import numpy as np
 
 from minidist import UsageError, fsdp
 from minidist.claims import fsdp as papers
+from minidist.claims import routed
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
+from minidist.claims.context import attention_claims
 from minidist.claims.run import Run
 from minidist.cli.fields import flag, option, part
 from minidist.cli.options import at_least
 from minidist.cli.shared import Line
 from minidist.command import Job
-from minidist.cp import claims as positions
 from minidist.data_parallel import DataParallel
 from minidist.engine import Settings
-from minidist.ep import claims as experts
+from minidist.ep.count import count as count_experts
+from minidist.formulas.context import Blocks, blocks
+from minidist.formulas.shares import shares_of
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Linear, Unit
@@ -91,18 +94,18 @@ def lay_out(o: FSDPOptions, ranks: int) -> Layout:
 
 def claims(run: Run) -> list[Claim]:
     """FSDP's claims, and those of context ranks and of experts, if there are any."""
-    shares, routed = experts.shares_of(run), run.options.experts > 0
-    held = experts.activations(run, shares) if routed else [peak_of_layers(run, 1, shares)]
-    if run.layout.cp == 1 and not routed:
+    shares, mixture = shares_of(run), run.model.experts > 0
+    held = routed.activations(run, shares) if mixture else [peak_of_layers(run)]
+    if run.layout.cp == 1 and not mixture:
         return papers.claims(run, held)
-    blocks, added, others = list[papers.Blocks](), 0.0, list[Claim]()
+    on_way, added, others = list[Blocks](), 0.0, list[Claim]()
     if run.layout.cp > 1:
-        blocks = positions.blocks(run)
-        others, added = positions.attention_claims(run)
-    if routed:
-        others += [*experts.all_to_alls(run, shares), *experts.exchanges(run, shares), *experts.routing(run)]
-        added += experts.bytes_sent(run, shares)
-    return [*papers.claims(run, held, blocks, added), *others]
+        on_way = blocks(run, validates=run.validate > 0)
+        others, added = attention_claims(run)
+    if mixture:
+        others += [*routed.all_to_alls(run, shares), *routed.exchanges(run, shares), *routed.routing(run)]
+        added += routed.bytes_sent(run, shares)
+    return [*papers.claims(run, held, on_way, added), *others]
 
 
 def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
@@ -114,7 +117,7 @@ def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
     return engine.device.peak["parameters"] / np.dtype(engine.precision.stored).itemsize
 
 
-class FSDP(Chapter[FSDPOptions]):
+class FSDPChapter(Chapter[FSDPOptions]):
     name, doc, options = "fsdp", fsdp.__doc__, FSDPOptions
     claims, closing = staticmethod(claims), staticmethod(papers.print_closing)
     cases = {
@@ -159,7 +162,7 @@ class FSDP(Chapter[FSDPOptions]):
         return Serial(positions=job.own.how.positions)
 
     def count(self, job: Job[FSDPOptions], engine: Any) -> dict[str, Any]:
-        return experts.count(job, engine) if job.own.mixture.experts else {}
+        return count_experts(job, engine) if job.own.mixture.experts else {}
 
 
-CHAPTER = FSDP()
+CHAPTER = FSDPChapter()

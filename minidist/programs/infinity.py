@@ -5,15 +5,15 @@ from typing import Any
 
 from minidist import UsageError, infinity, unix
 from minidist.claims.infinity import bandwidth_table, claims, print_closing
-from minidist.claims.needs import Needs
-from minidist.claims.run import Asked
 from minidist.cli.fields import first_given, flag, option
 from minidist.cli.options import memory_size, path_name
 from minidist.cli.paths import check_room
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
 from minidist.engine import Settings
-from minidist.grid import shares
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.memory.files import SwapFile
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
@@ -58,10 +58,10 @@ def needs(asked: Asked) -> list[Needs]:
     p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
     parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
     states = {"parameters": parameters, "gradients": p * psi if asked.zero == 1 else 0, "optimizer": 0}
-    return [need.but(**states) for need in shares.needs(asked)]
+    return [need.but(**states) for need in formulas.needs(asked)]
 
 
-class Infinity(Chapter[InfinityOptions]):
+class InfinityChapter(Chapter[InfinityOptions]):
     name, doc, options = "infinity", infinity.__doc__, InfinityOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
     states = 2
@@ -87,4 +87,4 @@ class Infinity(Chapter[InfinityOptions]):
             return self.train(comm, prepared)
 
 
-CHAPTER = Infinity()
+CHAPTER = InfinityChapter()

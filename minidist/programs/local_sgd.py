@@ -26,10 +26,10 @@ class LocalSGDOptions:
 
 
 def claims(run: Run) -> list[Claim]:
-    o, wide = run.options, 8 if run.options.precision == "fp64" else 4  # the optimizer's copy is averaged
+    o, wide = run.averaging, 8 if run.precision == "fp64" else 4  # the optimizer's copy is averaged
     psi, sent = run.model.parameters(run.ranks), [counted["sent"] for counted in run.counted]
     volume = wide * paper.volume(psi, run.ranks, len(run.loss), o.every)
-    outer = paper.outer(psi, o.outer_lr, o.outer_momentum, wide)
+    outer = paper.outer(psi, o.lr, o.momentum, wide)
     formula = f"{2 * wide}Ψ" if outer else "0"
     return [
         *memory_claims(run, stage=0),
@@ -38,7 +38,7 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-class LocalSGD(Chapter[LocalSGDOptions]):
+class LocalSGDChapter(Chapter[LocalSGDOptions]):
     name, doc, options = "local_sgd", local_sgd.__doc__, LocalSGDOptions
     defaults = {"precision": "fp32"}
     claims = staticmethod(claims)
@@ -73,4 +73,4 @@ class LocalSGD(Chapter[LocalSGDOptions]):
         print_zero_closing(run)
 
 
-CHAPTER = LocalSGD()
+CHAPTER = LocalSGDChapter()

@@ -111,7 +111,7 @@ def master_can_give_up(stopped: set[int], ranks: int) -> bool:
     return 0 not in stopped and len(stopped) < ranks - 1
 
 
-class MapReduce(Program[MapReduceOptions]):
+class MapReduceChapter(Program[MapReduceOptions]):
     name, doc, options = "mapreduce", mapreduce.__doc__, MapReduceOptions
     watched = {"timeout": Plan.timeout, "can_go_on": master_can_give_up}
     cases = {"": f"wordcount {shlex.quote(str(data.HELP_PAGES))} --maps 7"}
@@ -158,4 +158,4 @@ class MapReduce(Program[MapReduceOptions]):
         return list(arguments) == ["--cluster"]
 
 
-CHAPTER = MapReduce()
+CHAPTER = MapReduceChapter()

@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, checkpoint, offload
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Needs
 from minidist.claims.offload import below, link_claims, memory_claims, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
 from minidist.cli.fields import option, part
 from minidist.cli.options import at_least
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
-from minidist.grid import shares
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import PLAIN, Delayed, Serial
@@ -26,16 +27,16 @@ from minidist.zr.limits import limited
 
 def claims(run: Run) -> list[Claim]:
     """What the papers say about this run, next to what it held, sent and moved; and about the optimum."""
-    stage, passing = run.options.zero, []
+    stage, passing = run.zero, []
     if stage > 1:  # whole units, for a moment: gradients, and in stage 3 also parameters
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
     return [
         *memory_claims(run),
         *persistent_claims(run),
         *passing,
-        whole_layers_peak(run),
+        peak_of_layers(run),
         *link_claims(run),
-        *traffic_claims(run, stage),
+        *traffic_claims(run),
         *time_claims(run, offload.FORWARD + offload.BACKWARD, offload.UPDATE),
         *optimum_claims(),
     ]
@@ -70,10 +71,10 @@ def needs(asked: Asked) -> list[Needs]:
     on_host = {"optimizer": 0.0} if asked.zero == 1 else {"gradients": 0.0, "optimizer": 0.0}
     if below(asked):  # the largest shard, while it is gathered
         on_host["parameters"] = asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks
-    return [need.but(**on_host) for need in shares.needs(asked)]
+    return [need.but(**on_host) for need in formulas.needs(asked)]
 
 
-class Offload(Chapter[OffloadOptions]):
+class OffloadChapter(Chapter[OffloadOptions]):
     name, doc, options = "offload", offload.__doc__, OffloadOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_offload_closing)
     cases = {f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)} | {
@@ -104,4 +105,4 @@ class Offload(Chapter[OffloadOptions]):
         return Serial(make, steps=3, plain=False, own=replace(job.own, delayed_update=0))
 
 
-CHAPTER = Offload()
+CHAPTER = OffloadChapter()

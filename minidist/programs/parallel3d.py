@@ -1,4 +1,4 @@
-"""The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
+"""The grid as a program: its options, and what the papers say of its runs (`minidist/claims/grid.py`)."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, parallel3d
+from minidist.claims.grid import claims, print_closing
 from minidist.cli.fields import HIDDEN, first_given, option, output, part
 from minidist.cli.options import at_least
 from minidist.cli.shared import Line
 from minidist.command import Job
-from minidist.ep import claims as experts
-from minidist.grid.claims import claims, print_closing
-from minidist.grid.shares import needs
+from minidist.ep.count import count as count_experts
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp import fit as pipelines
-from minidist.pp.claims import show_clocks
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.axes import (
     ContextOptions,
@@ -32,9 +31,10 @@ from minidist.programs.axes import (
     stage_option,
 )
 from minidist.programs.chapter import Chapter
+from minidist.programs.clocks import show_clocks
 from minidist.programs.grid import Grid, choose
 from minidist.programs.serial import Serial
-from minidist.tp.claims import count_with_dropout
+from minidist.tp.count import count_with_dropout
 from minidist.train import Driver
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
@@ -111,7 +111,7 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
     return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep, ep_hosts=ep_hosts)
 
 
-class Parallel3D(Chapter[GridOptions]):
+class Parallel3DChapter(Chapter[GridOptions]):
     name, doc, options = "parallel3d", parallel3d.__doc__, GridOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
     ranks = (8,)
@@ -156,7 +156,7 @@ class Parallel3D(Chapter[GridOptions]):
 
     def count(self, job: Job[GridOptions], engine: Any) -> dict[str, Any]:
         if job.own.mixture.experts:
-            return experts.count(job, engine)
+            return count_experts(job, engine)
         return {} if job.layout.pp > 1 else count_with_dropout(job, engine)
 
     def title(self, job: Job[GridOptions]) -> str:
@@ -167,8 +167,8 @@ class Parallel3D(Chapter[GridOptions]):
         driver = self.driver(comm, prepared)
         status = self.train(comm, prepared, driver)
         if isinstance(driver, Pipeline):
-            show_clocks(comm, driver.watch.timeline, prepared)
+            show_clocks(comm, driver.watch.timeline, prepared, prepared.own.trace)
         return status
 
 
-CHAPTER = Parallel3D()
+CHAPTER = Parallel3DChapter()

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from minidist import UsageError, command, parameter_server, ring
+from minidist.claims.described import described
 from minidist.claims.proof import Proof
-from minidist.claims.run import Asked
 from minidist.cli.shared import FileOptions, TrainingOptions
 from minidist.command import Job
+from minidist.formulas.asked import Asked
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
@@ -90,7 +91,7 @@ def place_keys(own: ServerOptions, k: int, size: int) -> list[Segment]:
 
 def asked_of(job: Job[ServerOptions]) -> Asked:
     """What claims about workers ask for."""
-    return Asked(job.chapter, job.options, Layout(dp=job.layout.dp), job.vocabulary)
+    return described(job.chapter, job, Layout(dp=job.layout.dp), job.vocabulary)
 
 
 class Served:
@@ -131,7 +132,7 @@ def prove_servers(comm: Comm, job: Job[ServerOptions], plan: RankPlan) -> Proof 
     return prove(comm, job, make, Serial(alone, 3 * plan.own.local_steps, plain=False, shorter=False))
 
 
-class ParameterServer(Training[ServerOptions]):
+class ParameterServerChapter(Training[ServerOptions]):
     name, doc, options = "parameter_server", parameter_server.__doc__, ServerOptions
     defaults = {"precision": "fp32"}
     cases = {name: f"--consistency {name}" for name in CONSISTENCIES}
@@ -166,4 +167,4 @@ class ParameterServer(Training[ServerOptions]):
         return comm.broadcast_object(report.report(job, whole, outcomes, proofs) if comm.rank == 0 else None)
 
 
-CHAPTER = ParameterServer()
+CHAPTER = ParameterServerChapter()

@@ -1,5 +1,5 @@
-"""Pipelines as a program: its options, what the papers say of its runs (`minidist/pp/claims.py`), and what it does in
-place of training: a schedule drawn, a published table."""
+"""Pipelines as a program: its options, what the papers say of its runs (`minidist/claims/pipeline.py`), and what it
+does in place of training: a schedule drawn, a published table."""
 
 import argparse
 import math
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, command, pipeline
+from minidist.claims import pipeline as promised
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.cli.fields import HIDDEN, flag, option, output, parse
@@ -15,7 +16,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.cli.paths import check_writable
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -23,13 +24,13 @@ from minidist.nn.optim import Optimizer
 from minidist.papers import pipelines
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
-from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import Sizes, draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, Staging, cut, few_micro_batches, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.axes import axis
 from minidist.programs.chapter import Chapter
+from minidist.programs.clocks import show_clocks
 from minidist.programs.serial import Delayed, Serial
 
 
@@ -126,12 +127,18 @@ def check_updates(schedule: str, training: TrainingOptions) -> None:
         raise UsageError(f"{schedule} updates each stage on its own: use --precision fp32")
 
 
-def drained(own: PipelineOptions, save_every: int | None) -> bool:
+def drained(schedule: str, save_every: int | None) -> bool:
     """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
-    return bool(save_every and not own.flushes)
+    return bool(save_every and not SCHEDULES[schedule].flushes)
 
 
-class Pipelined(Chapter[PipelineOptions]):
+def print_drained(save_every: int | None) -> None:
+    """Print why there are no claims."""
+    print(f"\nTo be saved, the pipeline was drained after every {save_every} steps.")
+    print("The papers' claims are about a stream that is not interrupted: none was checked.")
+
+
+class PipelineChapter(Chapter[PipelineOptions]):
     name, doc, options = "pipeline", pipeline.__doc__, PipelineOptions
     needs, closing = staticmethod(needs), staticmethod(promised.print_letters)
     cases = {name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY}
@@ -212,8 +219,7 @@ class Pipelined(Chapter[PipelineOptions]):
         return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
 
     def claims(self, run: Run) -> list[Claim]:
-        o = run.options
-        return [] if o.save_every and not SCHEDULES[o.schedule].flushes else promised.claims(run)
+        return [] if drained(run.layout.schedule, run.save_every) else promised.claims(run)
 
     def title(self, job: Job[PipelineOptions]) -> str:
         return f"{self.name}, {job.own.schedule}"
@@ -229,13 +235,13 @@ class Pipelined(Chapter[PipelineOptions]):
         driver = self.driver(comm, prepared)
         assert isinstance(driver, Pipeline)
         status = self.train(comm, prepared, driver)
-        if drained(own, files.save_every) and comm.rank == 0 and not files.quiet:
-            promised.print_drained(files.save_every)
-        promised.show_clocks(comm, driver.watch.timeline, prepared)
+        if drained(own.schedule, files.save_every) and comm.rank == 0 and not files.quiet:
+            print_drained(files.save_every)
+        show_clocks(comm, driver.watch.timeline, prepared, own.trace)
         return status
 
     def needs_no_ranks(self, arguments: Sequence[str]) -> bool:
         return any(argument.startswith(("--draw", "--best")) for argument in arguments)
 
 
-CHAPTER = Pipelined()
+CHAPTER = PipelineChapter()

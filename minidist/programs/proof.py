@@ -8,8 +8,8 @@ import numpy as np
 
 from minidist import checkpoint
 from minidist.claims import proof as proofs
+from minidist.claims.described import described
 from minidist.claims.proof import Proof, Size
-from minidist.claims.run import Asked
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.memory import kernel
@@ -26,7 +26,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
     begun = checkpoint.opened(load).state["steps"] if load else 0
     if training.prove is False or training.steps <= begun:
         return None
-    asked = Asked(job.chapter, job.options, job.layout, job.vocabulary)
+    asked = described(job.chapter, job, job.layout, job.vocabulary)
     size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
     if training.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)

@@ -10,13 +10,15 @@ from minidist import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
+from minidist.claims.described import described
 from minidist.claims.proof import proof_claims
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run, run_of
 from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.command import Job, about, say_at_start
 from minidist.engine import Engine
+from minidist.formulas.needs import Estimate
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
 from minidist.train import Driver, History, print_sample, step_times, train, validate
@@ -126,7 +128,7 @@ def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
     return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
-def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
+def say_needs(job: Job, comm: Any, estimate: Estimate | None) -> None:
     """With --device-memory, before anything is allocated: print how much of it the run needs by the formulas."""
     capacity = job.files.device_memory
     if comm.rank > 0 or capacity is None or job.files.quiet:
@@ -134,18 +136,16 @@ def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
     if estimate is None:
         print(f"What {job.chapter} will need of its devices no formula says.")
         return
-    asked = Asked(job.chapter, job.options, job.layout, job.vocabulary)
+    asked = described(job.chapter, job, job.layout, job.vocabulary)
     print(needs.in_words(estimate(asked), capacity))
 
 
 def summarise(job: Job, history: History, everyone: list[RankReport]) -> Run:
     """The run, for the report."""
     of_ranks = {each.name: [getattr(rank, each.name) for rank in everyone] for each in fields(RankReport)}
-    return Run(
-        chapter=job.chapter,
-        options=job.options,
-        layout=job.layout,
-        vocabulary=job.vocabulary,
+    return run_of(
+        described(job.chapter, job, job.layout, job.vocabulary),
+        clip=job.training.clip,
         loss=history.losses,
         validation_loss=sum(of_ranks.pop("validation_loss")),
         unigram_entropy=job.corpus.unigram_entropy(),

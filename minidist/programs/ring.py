@@ -77,7 +77,7 @@ class RingOptions:
     json: str | None = output("write the report for machines; - is standard output")
 
 
-class Ring(Program[RingOptions]):
+class RingChapter(Program[RingOptions]):
     name, doc, options = "ring", ring.__doc__, RingOptions
     cases = {"": "--size 20003"}
 
@@ -91,4 +91,4 @@ class Ring(Program[RingOptions]):
         return compare(comm, prepared.size, chosen, prepared.json)
 
 
-CHAPTER = Ring()
+CHAPTER = RingChapter()

@@ -1,19 +1,20 @@
-"""Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/tp/claims.py`)."""
+"""Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/tensor.py`)."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from minidist import tensor_parallel
 from minidist.claims.published import print_activations_closing
+from minidist.claims.tensor import claims
 from minidist.cli.fields import flag
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.programs.axes import check_tensor, sequence_flag
 from minidist.programs.chapter import Chapter
-from minidist.tp.claims import claims, count_with_dropout
+from minidist.tp.count import count_with_dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class TensorOptions:
     gather_logits: bool = flag("for comparison: a loss on every rank's logits")
 
 
-class TensorParallel(Chapter[TensorOptions]):
+class TensorParallelChapter(Chapter[TensorOptions]):
     name, doc, options = "tensor_parallel", tensor_parallel.__doc__, TensorOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_activations_closing)
     count = staticmethod(count_with_dropout)
@@ -38,4 +39,4 @@ class TensorParallel(Chapter[TensorOptions]):
         return tensor_parallel.tensor_parallel(job.units, job.settings, comm, *how)
 
 
-CHAPTER = TensorParallel()
+CHAPTER = TensorParallelChapter()

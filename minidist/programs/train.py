@@ -11,7 +11,7 @@ from minidist.cli.fields import part
 from minidist.cli.shared import Line, MixtureOptions
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.grid.shares import needs
+from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi import environment
 from minidist.programs.axes import check_mixture
@@ -23,7 +23,7 @@ class SerialOptions:
     mixture: MixtureOptions = part(MixtureOptions)
 
 
-class Serial(Chapter[SerialOptions]):
+class SerialChapter(Chapter[SerialOptions]):
     name, doc, options = "train", train.__doc__, SerialOptions
     needs = staticmethod(needs)
     cases = {}
@@ -47,4 +47,4 @@ class Serial(Chapter[SerialOptions]):
         return True
 
 
-CHAPTER = Serial()
+CHAPTER = SerialChapter()

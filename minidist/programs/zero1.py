@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import zero1
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
@@ -19,11 +19,11 @@ class BucketOptions:
 
 
 def claims(run: Run) -> list[Claim]:
-    held = [*memory_claims(run, stage=1), *buffer_claims(run), whole_layers_peak(run)]
-    return [*held, *traffic_claims(run, stage=1)]
+    held = [*memory_claims(run, stage=1), *buffer_claims(run), peak_of_layers(run)]
+    return [*held, *traffic_claims(run)]
 
 
-class ZeRO1(OnDataAxis[BucketOptions]):
+class ZeRO1Chapter(OnDataAxis[BucketOptions]):
     name, doc, options = "zero1", zero1.__doc__, BucketOptions
     claims = staticmethod(claims)
 
@@ -31,4 +31,4 @@ class ZeRO1(OnDataAxis[BucketOptions]):
         return zero1.ZeRO1(job.units, job.settings, comm)
 
 
-CHAPTER = ZeRO1()
+CHAPTER = ZeRO1Chapter()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from minidist import zero2
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
@@ -14,10 +14,10 @@ from minidist.programs.zero1 import BucketOptions
 
 def claims(run: Run) -> list[Claim]:
     peak = peak_claim(run, "arithmetic", "peak of buckets", buckets=1)
-    return [*memory_claims(run, stage=2), peak, whole_layers_peak(run), *traffic_claims(run, stage=2)]
+    return [*memory_claims(run, stage=2), peak, peak_of_layers(run), *traffic_claims(run)]
 
 
-class ZeRO2(OnDataAxis[BucketOptions]):
+class ZeRO2Chapter(OnDataAxis[BucketOptions]):
     name, doc, options = "zero2", zero2.__doc__, BucketOptions
     claims = staticmethod(claims)
     cases = {"": "--accumulate 2"}
@@ -26,4 +26,4 @@ class ZeRO2(OnDataAxis[BucketOptions]):
         return zero2.ZeRO2(job.units, job.settings, comm)
 
 
-CHAPTER = ZeRO2()
+CHAPTER = ZeRO2Chapter()

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError, zero3
-from minidist.claims.activations import whole_layers_peak
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
-from minidist.claims.needs import Needs
-from minidist.claims.run import Asked, Run
+from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
 from minidist.cli.fields import first_given, flag, option, part
 from minidist.cli.options import at_least
 from minidist.command import Job
-from minidist.grid import shares
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.programs.axes import buckets
 from minidist.programs.data_parallel import OnDataAxis
 from minidist.zr.limits import Limits, limited
@@ -54,24 +55,23 @@ def check_limits(limits: LimitOptions, recompute: str, stage: int = 3, keep_last
 def needs(asked: Asked) -> list[Needs]:
     """What every layout needs, and in addition the parameters that stay on every rank."""
     more = asked.bytes.stored * asked.model.persistent(asked.ranks)
-    without = ("what is gathered ahead",) if asked.options.ahead else ()
+    without = ("what is gathered ahead",) if asked.ahead else ()
     return [
-        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in shares.needs(asked)
+        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in formulas.needs(asked)
     ]
 
 
 def claims(run: Run) -> list[Claim]:
-    kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
         *persistent_claims(run),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
-        whole_layers_peak(run),
-        *traffic_claims(run, stage=3, kept=kept),
+        peak_of_layers(run),
+        *traffic_claims(run),
     ]
 
 
-class ZeRO3(OnDataAxis[ZeRO3Options]):
+class ZeRO3Chapter(OnDataAxis[ZeRO3Options]):
     name, doc, options = "zero3", zero3.__doc__, ZeRO3Options
     claims, needs = staticmethod(claims), staticmethod(needs)
     cases = {"": "--recompute full"}
@@ -85,4 +85,4 @@ class ZeRO3(OnDataAxis[ZeRO3Options]):
         return engine(job.units, job.settings, comm, keep_last=job.own.keep_last)
 
 
-CHAPTER = ZeRO3()
+CHAPTER = ZeRO3Chapter()

@@ -1,15 +1,17 @@
-"""ZeRO-R as a program: its options, what the paper says of its runs (`minidist/zr/claims.py`), and in place of training
-the search for the largest model (`minidist/zr/configurations.py`)."""
+"""ZeRO-R as a program: its options, what the paper says of its runs (`minidist/claims/zero_r.py`), and in place of
+training the search for the largest model (`minidist/zr/configurations.py`)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, train, zero_r
+from minidist.claims.zero_r import claims, print_closing
 from minidist.cli.fields import first_given, flag, option, output
 from minidist.cli.options import memory_size
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
 from minidist.data_parallel import DataParallel
+from minidist.formulas.residual import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.memory.pool import OutOfMemory
@@ -17,7 +19,6 @@ from minidist.mpi.comm import Comm
 from minidist.programs.axes import axis, buckets, check_tensor, nearest_divisor, sequence_flag, stage_option
 from minidist.programs.data_parallel import OnDataAxis
 from minidist.zr import arenas, configurations
-from minidist.zr.claims import claims, needs, print_closing
 
 PLACES = ("device", "partitioned", "host")
 ALONE = ("memory_plot", "save", "load", "export", "sample", "witness")  # what a training has, and a search has not
@@ -73,7 +74,7 @@ def check_search(own: ZeROROptions, files: FileOptions) -> None:
         plot.check("--configurations", str(own.configurations))
 
 
-class ZeROR(OnDataAxis[ZeROROptions]):
+class ZeRORChapter(OnDataAxis[ZeROROptions]):
     name, doc, options = "zero_r", zero_r.__doc__, ZeROROptions
     defaults = {"recompute": "full"}
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
@@ -124,4 +125,4 @@ class ZeROR(OnDataAxis[ZeROROptions]):
             return self.train(comm, prepared, engine)
 
 
-CHAPTER = ZeROR()
+CHAPTER = ZeRORChapter()

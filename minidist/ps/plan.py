@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.claims.run import Asked
+from minidist.formulas.asked import Asked
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array

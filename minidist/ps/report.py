@@ -10,8 +10,9 @@ import numpy as np
 
 from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
+from minidist.claims.described import described
 from minidist.claims.proof import Proof, print_proof, proof_claims
-from minidist.claims.run import Run
+from minidist.claims.run import Run, run_of
 from minidist.claims.screen import print_claims, print_summary
 from minidist.cli.paths import say_written, write_json
 from minidist.cli.tables import print_table
@@ -114,11 +115,9 @@ def make_run(job: Job, whole: Whole, outcome: TrainedRun, validation: float) -> 
         own = outcome.plan.size * itemsize if rank.log else 0
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
     nothing: list[dict[str, Any]] = [{}] * len(memory)  # else is counted, held below the devices, or moved there
-    return Run(
-        chapter=job.chapter,
-        options=job.options,
-        layout=job.layout,
-        vocabulary=job.vocabulary,
+    return run_of(
+        described(job.chapter, job, job.layout, job.vocabulary),
+        clip=job.training.clip,
         loss=outcome.losses,
         validation_loss=validation,
         unigram_entropy=job.corpus.unigram_entropy(),

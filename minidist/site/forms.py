@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist.cli.models import MODELS
-from minidist.cp.claims import SCHEMES
+from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.search import RECOMPUTE
 from minidist.pp.schedules import SCHEDULES

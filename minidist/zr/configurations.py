@@ -4,15 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from minidist.claims.described import described
 from minidist.claims.published import print_zero_table_2
-from minidist.claims.run import Asked
 from minidist.cli.paths import write_json, write_output
 from minidist.cli.tables import mark, number, print_table, say
 from minidist.command import Job
+from minidist.formulas.asked import Asked
+from minidist.formulas.residual import needs
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.papers import zero
-from minidist.zr.claims import needs
 
 
 class Configuration(NamedTuple):
@@ -67,7 +68,7 @@ def deepened(job: Job, layers: int) -> Job:
 
 
 def run_of(job: Job) -> Asked:
-    return Asked(job.chapter, job.options, job.layout, job.vocabulary)
+    return described(job.chapter, job, job.layout, job.vocabulary)
 
 
 def count_promised_layers(job: Job) -> int:

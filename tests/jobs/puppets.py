@@ -10,14 +10,13 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from minidist.claims.run import Asked
 from minidist.cli.progress import Progress
 from minidist.engine import Settings
-from minidist.layout import Layout
+from minidist.formulas.asked import Asked
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 from minidist.parameter_server import Server, TrainingWorker
@@ -129,7 +128,7 @@ def plan_of(
 ) -> RankPlan:
     """n workers, then k servers, each of two ranges of n keys."""
     ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]
-    own, asked = ServerOptions(replicas=replicas, stop=stop, jitter=0), Asked("parameter_server", None, Layout(), 0)  # type: ignore[arg-type]
+    own, asked = ServerOptions(replicas=replicas, stop=stop, jitter=0), cast(Asked, None)  # only claims ask
     return RankPlan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, own, steps, asked)
 
 

@@ -17,19 +17,22 @@ from hypothesis import strategies as st
 
 from minidist import UsageError
 from minidist.__main__ import main
-from minidist.claims.activations import Share, layer_bytes
-from minidist.claims.postponed import layers_split
 from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed import accelerate, explain, sizes
 from minidist.deepspeed import plan as planning
-from minidist.grid.volumes import others
+from minidist.formulas.activations import layer_bytes
+from minidist.formulas.asked import Asked
+from minidist.formulas.flights import KEEPS_ALL, in_flight
+from minidist.formulas.postponed import layers_split
+from minidist.formulas.shares import Share
+from minidist.formulas.volumes import others
 from minidist.layout import Layout
 from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
 from minidist.plan import command, published, show, write
 from minidist.plan import search as searching
-from minidist.plan.choice import Choice, Planned, Wanted, ask, contiguous, divides, parts
-from minidist.plan.memory import KEEPS_ALL, held, in_flight
+from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides, parts
+from minidist.plan.memory import held
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
 from minidist.plan.time import CEILING, Cluster, Seconds, flops_a_token
@@ -173,11 +176,11 @@ def test_what_waits_for_w_is_table_1_s() -> None:
     assert peak == 5 * before + 2 * s * b * h  # the last matrix' gradient comes before anything goes
 
 
-def layer_split(asked: Planned, rank: int, layers: int) -> tuple[float, float, float]:
+def layer_split(asked: Asked, rank: int, layers: int) -> tuple[float, float, float]:
     """Bytes of a layer before B; of all, at most in B; and until W."""
     share = Share(2, layers)
-    [before] = layer_bytes(asked.alone(rank), 1, [share], "none", False)
-    of = layers_split(asked, 1, rank, share, before)
+    before = layer_bytes(asked, rank, share, "none")
+    of = layers_split(asked, rank, share, before)
     return before, of.most, of.waiting
 
 
@@ -241,7 +244,7 @@ def test_bytes_on_the_axes_do_not_depend_on_hosts() -> None:
 def test_the_rest_is_divided_into_whole_bytes() -> None:
     """Twelve ranks' shares are together what the formulas say of all."""
     asked = ask(WANTED, Choice(1, 2, 1, 6), every_rank=True)
-    assert sum(sent(asked)["rest"].nbytes) == sum(nbytes for _, nbytes in others(asked).values())
+    assert sum(sent(asked)["rest"].nbytes) == sum(left.nbytes for left in others(asked).values())
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -553,8 +556,6 @@ class Ban:
             raise ImportError(f"a plan needs {name}")
 sys.meta_path.insert(0, Ban())
 from minidist.__main__ import main
-from minidist.claims.activations import Share, layer_bytes
-from minidist.claims.postponed import layers_split
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -1,35 +1,27 @@
 """What the papers say about a pipeline, next to what its clocks and counters say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from minidist.claims import shaped
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
-from minidist.cli.paths import say_written
+from minidist.formulas.needs import follows_formula, peaks
+from minidist.formulas.shares import blocks_of, stored_parameters
+from minidist.formulas.volumes import tied_volumes
 from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
-from minidist.pp import shaped
 from minidist.pp.instructions import ACTIVATION, GRADIENT
-from minidist.pp.needs import stage_parameters, stages_of
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.shaped import stage_parts
-from minidist.pp.timeline import Timeline, print_timelines, write_trace
-
-if TYPE_CHECKING:  # a plan asks the same formulas, without NumPy
-    from minidist.command import Job
-    from minidist.mpi.comm import Comm
 
 
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
     pipe = run.layout
-    at = stages_of(run)
-    made = bubble_claims(run, at) if SCHEDULES[pipe.schedule].flushes else version_claims(run, at)
+    made = bubble_claims(run) if SCHEDULES[pipe.schedule].flushes else version_claims(run)
     if not pipe.replicas:  # for stages of several workers the papers give no formulas
-        made += in_flight_claims(run, at)
-    return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
+        made += in_flight_claims(run)
+    return [*made, *weight_claims(run), *state_claims(run), *activation_claims(run), *sent_claims(run)]
 
 
 def list_counts(run: Run, kind: str) -> list[Any]:
@@ -37,13 +29,13 @@ def list_counts(run: Run, kind: str) -> list[Any]:
     return [counted[kind] for counted in run.counted]
 
 
-def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+def bubble_claims(run: Run) -> list[Claim]:
     """How long stages idle in a step, by two definitions: as a part of all time, and relative to the work's time."""
     pipe = run.layout
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
     starts, ends, busy = list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy")
     step, work = max(ends) - min(starts), busy[0]
-    made, again = [work_claim(run, at)], set(runs_again(run, at))
+    made, again = [work_claim(run)], set(runs_again(run))
     if again not in ({0.0}, {1.0}):
         return made  # the papers' formulas assume stages that work equally long
     if schedule == "naive":
@@ -69,45 +61,43 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     return made
 
 
-def work_claim(run: Run, at: Sequence[int]) -> Claim:
+def work_claim(run: Run) -> Claim:
     """How long each rank works: PTD's ideal time, with B and W apart."""
     pipe = run.layout
-    o, again = run.options, runs_again(run, at)
+    again = runs_again(run)
     steps = 1 if SCHEDULES[pipe.schedule].flushes else len(run.loss)
     expected = [ptd.ideal_time(steps * pipe.micro_batches * pipe.chunks, 1.0, 2.0 + more) for more in again]
-    more = "" if not any(again) else "+rF" if o.recompute == "log" else "+F"
+    more = "" if not any(again) else "+rF" if run.recompute == "log" else "+F"
     formula = f"{'v' * (pipe.chunks > 1)}m(F+B+W{more})"
     counted = list_counts(run, "busy")
-    if o.recompute == "log":  # a clock that adds up thirds of T_F is off in the sixteenth digit
+    if run.recompute == "log":  # a clock that adds up thirds of T_F is off in the sixteenth digit
         expected, counted = [round(time, 9) for time in expected], [round(time, 9) for time in counted]
     return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, counted, "T_F")
 
 
-def runs_again(run: Run, at: Sequence[int]) -> list[float]:
+def runs_again(run: Run) -> list[float]:
     """On each rank, the forwards that run again, relative to all forwards: those of the whole stage with full
     recomputation, otherwise those of its layers."""
-    pipe = run.layout
-    o = run.options
-    if o.recompute == "full":
+    if run.recompute == "full":
         return [1.0] * run.ranks
-    blocks = [[len({*part} - {0, o.layers + 1}) for part in stage_parts(pipe, stage)] for stage in at]
-    return [sum(chen.runs_again(o.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
+    blocks = [blocks_of(run, stage) for stage in run.stages]
+    return [sum(chen.runs_again(run.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
 
 
-def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """Without a flush: which weights a gradient was computed with, and to which it was applied. at: each rank's stage.
+def version_claims(run: Run) -> list[Claim]:
+    """Without a flush: which weights a gradient was computed with, and to which it was applied.
 
     A version is the number of updates before it. It is recognized by its fingerprint, taken when it was the newest: the
     weights that a forward bound have the same. -1: no version has it."""
     pipe = run.layout
     schedule, n, m, updates = pipe.schedule, pipe.pp, pipe.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
-    made = [work_claim(run, at)]
+    made = [work_claim(run)]
     if (m == 1 or schedule == "2bw") and not pipe.replicas:  # PipeDream: an update for each minibatch
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
-        delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
+        delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in run.stages]
         found, promised, behind = [], [], []
-        for stage, counts in zip(at, run.counted, strict=True):
+        for stage, counts in zip(run.stages, run.counted, strict=True):
             updates_made, of_rank = dict(counts["behind"]), []
             for k, _, forward, *_ in reversed(counts["used"]):  # the last one first, because the table shows it
                 promised.append(pipelines.version_used(schedule, n, stage, k, m))
@@ -122,10 +112,10 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     return made
 
 
-def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """How many micro-batches a stage holds. at: each rank's stage."""
+def in_flight_claims(run: Run) -> list[Claim]:
+    """How many micro-batches a stage holds."""
     pipe = run.layout
-    o, schedule = run.options, pipe.schedule
+    schedule = pipe.schedule
     in_all = pipe.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3", "llama3": "Llama 3 §3.3.2"} | shaped.SOURCES
@@ -134,14 +124,14 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
     sizes = pipe.chunks, pipe.contiguous
-    promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, *sizes) for stage in at]
+    promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, *sizes) for stage in run.stages]
     made = [on_each_rank(source, claim, formula, promised, list_counts(run, "in_flight"), "")]
     if not pipelines.filled(schedule, pipe.pp, in_all):
         made = []
-    if o.recompute == "full" and (schedule in ("zb-h1", "zb-h2") or not SCHEDULES[schedule].splits):
+    if run.recompute == "full" and (schedule in ("zb-h1", "zb-h2") or not SCHEDULES[schedule].splits):
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
-        promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in at]
+        promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in run.stages]
         made.append(
             on_each_rank(source, "with activations", formula, promised, list_counts(run, "with_activations"), "")
         )
@@ -151,11 +141,11 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+def state_claims(run: Run) -> list[Claim]:
     """Model states: each stage has those of its units (GPipe, section 2.1); all stages together have all of them."""
     pipe = run.layout
     factors = {"parameters": run.bytes.stored, "gradients": run.bytes.stored, "optimizer": run.optimizer_bytes}
-    psi = stage_parameters(run, at)
+    psi = stored_parameters(run)
     made = [
         on_each_rank("GPipe §2.1", kind, f"{factor}Ψi", [factor * n for n in psi], run.memory_of(kind), "bytes")
         for kind, factor in factors.items()
@@ -171,7 +161,26 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
 
 
-def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+def activation_claims(run: Run) -> list[Claim]:
+    """What the layers of a stage keep at most, for all micro-batches in flight. With full recomputation, a stage keeps
+    all activations of the micro-batch that runs again, and only the input of the others (GPipe, section 2.3). If W
+    comes later than B, a layer keeps less after B (Zero Bubble, section 2)."""
+    pipe, p = run.layout, run.bytes.stored
+    if not follows_formula(run) or (run.model.experts and run.capacity is None):
+        return []
+    expected = [peaks(run, rank).of_kinds.activations for rank in range(run.ranks)]
+    source, formula = "Korthikanti §4", "peak+(f-1)·kept"
+    if run.recompute in ("none", "full"):
+        full = f"l·layer+(f-1){p}bs{'h/t' if run.sequence_parallel else 'h'}"
+        formula = full if run.recompute == "full" else "f·l·layer"
+    if SCHEDULES[pipe.schedule].splits:
+        source, formula = "ZB §2", "f·layers; after B: less"
+    elif pipe.chunks > 1 or pipe.schedule in pipelines.CROSSED:
+        formula = formula.replace("(f-1)·kept", "Σ kept").replace("(f-1)", "Σ ").replace("f·l·layer", "Σ l·layer")
+    return [on_each_rank(source, "layers keep", formula, expected, run.memory_of("activations"), "bytes")]
+
+
+def weight_claims(run: Run) -> list[Claim]:
     """Each backward sees the weights that its forward saw; and the number of versions that a stage holds."""
     pipe = run.layout
     schedule, updates = pipe.schedule, len(run.loss)
@@ -186,10 +195,10 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     if pipe.replicas or (schedule != "2bw" and pipe.micro_batches > 1):
         return made  # the papers give no number for replicas, or for several minibatches to an update
     most = min(updates + 1, pipelines.weight_versions(schedule, pipe.pp, 1))  # the first update leaves at most two
-    promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in at]
+    promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in run.stages]
     formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
     made.append(on_each_rank(source, "weight versions", formula, promised, list_counts(run, "versions"), ""))
-    p, psi = run.bytes.stored, stage_parameters(run, at)
+    p, psi = run.bytes.stored, stored_parameters(run)
     stash = [p * n * (versions - 1) for n, versions in zip(psi, promised, strict=True)]
     formula = {"pipedream": f"{p}(n-i)Ψi", "vertical-sync": f"{p}(n-1)Ψi", "2bw": f"{p}Ψi"}[schedule]
     return [*made, on_each_rank(source, "stashed", formula, stash, list_counts(run, "stash_bytes"), "bytes")]
@@ -198,15 +207,15 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+def sent_claims(run: Run) -> list[Claim]:
     """Everything that a rank sends: activations and gradients, and what the papers leave out."""
     pipe = run.layout
-    o, each = run.options, count_messages(run, at)
+    each = count_messages(run)
     flushes = SCHEDULES[pipe.schedule].flushes
-    micro_batch = ptd.boundary_elements(o.batch // pipe.micro_batches, o.context, o.width) * run.bytes.stored
+    micro_batch = ptd.boundary_elements(run.batch // pipe.micro_batches, run.context, run.model.h) * run.bytes.stored
     made = message_claims(run, each, [micro_batch] * run.ranks)
     messages = [sum(numbers) for numbers in zip(*each.values(), strict=True)]
-    shared = shared_gradients(run, at)
+    shared = shared_gradients(run)
     norms = [8 * (run.ranks - 1) if flushes else 0] * run.ranks  # a float64 from each stage
     source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
     if pipe.schedule in pipelines.CROSSED:
@@ -234,9 +243,10 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     arrives = sum(everything)
     if not flushes:  # in the last step, more backwards are left to a stage than to the stage after it
         left = [
-            pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, i, pipe.micro_batches, len(run.loss)) for i in at
+            pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, i, pipe.micro_batches, len(run.loss))
+            for i in run.stages
         ]
-        differing = [number * ((i < pipe.pp) - (i > 1)) for number, i in zip(left, at, strict=True)]
+        differing = [number * ((i < pipe.pp) - (i > 1)) for number, i in zip(left, run.stages, strict=True)]
         arrives += sum(differing) * micro_batch
     total = sum(run.received)
     return [*made, Claim("together", "all that arrives", "nothing else", arrives, total, "bytes", "all ranks")]
@@ -259,44 +269,34 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
     return made
 
 
-def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
+def count_messages(run: Run) -> dict[str, list[int]]:
     """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
     pipe = run.layout
     workers = pipe.replicas or (1,) * pipe.pp
     name, p, m = pipe.schedule, pipe.pp, pipe.micro_batches
-    each = [pipelines.count_messages(name, p, m // workers[stage - 1], stage, pipe.chunks) for stage in at]
+    each = [pipelines.count_messages(name, p, m // workers[stage - 1], stage, pipe.chunks) for stage in run.stages]
     activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
     if not SCHEDULES[pipe.schedule].flushes:
-        left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in at]
-        gradients = [number if stage > 1 else 0 for stage, number in zip(at, left, strict=True)]
+        left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in run.stages]
+        gradients = [number if stage > 1 else 0 for stage, number in zip(run.stages, left, strict=True)]
     return {ACTIVATION: activations, GRADIENT: gradients}
 
 
-def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
+def shared_gradients(run: Run) -> list[int]:
     """Bytes that each rank sends in the last step to sum gradients that several ranks have. These are gradients of a
     tied embedding (PTD, section 3), of a stage that two ranks have in a cross, or of a stage's replicas, in each
     remaining update (PipeDream, section 3.2)."""
-    pipe = run.layout
-    units, p = run.model.units(), run.bytes.stored
-    if pipe.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
-        return [p * sent for sent in shaped.shared_elements(pipe, units, at)]
-    if run.model.tied:
-        ends = ring_all_reduce(units[0], 2).sent if pipe.pp > 1 else [0, 0]
-        return [p * {1: ends[0], pipe.pp: ends[1]}.get(stage, 0) for stage in at]
-    sent = []
-    for rank, stage in enumerate(at):
-        workers = pipe.replicas[stage - 1] if pipe.replicas else 1
-        left = pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, stage, pipe.micro_batches, len(run.loss))
-        updates = 1 if SCHEDULES[pipe.schedule].flushes else -(-left // (pipe.micro_batches // workers))
-        once = [ring_all_reduce(units[unit], workers).sent[rank - at.index(stage)] for unit in pipe.parts[stage - 1]]
-        sent.append(p * updates * sum(once) if workers > 1 else 0)
+    pipe, p, sent = run.layout, run.bytes.stored, [0] * run.ranks
+    if not pipe.replicas:
+        return [p * n for volume in tied_volumes(run) for n in volume.elements] or sent
+    for rank, stage in enumerate(run.stages):
+        workers = pipe.replicas[stage - 1]
+        left = pipedream.backwards_left(pipe.replicas, stage, pipe.micro_batches, len(run.loss))
+        updates = -(-left // (pipe.micro_batches // workers))
+        number, units = rank - run.stages.index(stage), run.model.units()
+        once = [ring_all_reduce(units[unit], workers).sent[number] for unit in pipe.parts[stage - 1]]
+        sent[rank] = p * updates * sum(once) if workers > 1 else 0
     return sent
-
-
-def print_drained(save_every: int | None) -> None:
-    """Print why there are no claims."""
-    print(f"\nTo be saved, the pipeline was drained after every {save_every} steps.")
-    print("The papers' claims are about a stream that is not interrupted: none was checked.")
 
 
 def print_letters(run: Run) -> None:
@@ -307,21 +307,3 @@ def print_letters(run: Run) -> None:
     if run.layout.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
         print(shaped.LETTERS)
     print()
-
-
-def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
-    """Draw what the clocks of the first pipeline's ranks say, and write the trace of all if there is to be one. All
-    ranks must call."""
-    timelines, layout = comm.gather_object(timeline), job.layout
-    if not timelines or not timelines[0].spans:
-        return
-    pipelines = [range(layout.ranks)] if layout.replicas else layout.groups("pipeline")
-    if job.options.json != "-":
-        flushes = SCHEDULES[layout.schedule].flushes
-        what = "Last step" if flushes else "Beginning"
-        print(f"{what}, simulated time: F forward, B input and W weight gradient")
-        print_timelines("", [timelines[rank] for rank in pipelines[0]], not flushes, layout.chunks)
-    if job.options.trace:
-        write_trace(job.options.trace, timelines, pipelines)
-        if job.options.json != "-":
-            say_written(trace=job.options.trace)

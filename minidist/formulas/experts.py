@@ -7,9 +7,9 @@ G/P ranks hold the same experts.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from minidist.claims.run import Asked, Run
+from minidist.formulas.asked import Asked
 from minidist.papers import models, switch
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 
@@ -41,7 +41,7 @@ def copies(run: Asked) -> int:
 
 def experts_here(run: Asked) -> list[int]:
     """The number of a layer's experts on each rank."""
-    sizes = chunk_sizes(run.options.experts, run.layout.ep)
+    sizes = chunk_sizes(run.model.experts, run.layout.ep)
     return [sizes[place] for place in places(run)]
 
 
@@ -73,34 +73,39 @@ def stored(run: Asked) -> list[Stored]:
 
 def mean_tokens(run: Asked) -> Fraction:
     """T: tokens of a rank in a micro-batch, on average."""
-    o = run.options
-    return Fraction(o.batch // o.accumulate * o.context, run.layout.dp * run.layout.cp)
+    return Fraction(run.micro_batch * run.context, run.layout.dp * run.layout.cp)
 
 
 def room(run: Asked) -> int | None:
     """C: the rows of a rank for which an expert has room; None without a capacity."""
-    o = run.options
-    return None if o.capacity is None else switch.capacity(mean_tokens(run), o.experts, o.top, o.capacity)
+    return (
+        None
+        if run.capacity is None
+        else switch.capacity(mean_tokens(run), run.model.experts, run.model.top, run.capacity)
+    )
 
 
 def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
     """Rows that each rank sends to experts on other ranks, or back, in a step; and the formula. forwards: what
     `count_forwards` returns."""
-    o, p = run.options, run.layout.ep
+    p = run.layout.ep
     again = any(repeated for _, repeated in forwards)
-    times = f"{'l·' if o.recompute == 'none' else ''}4" if not again else "(4l+2r)" if o.recompute == "log" else "l·6"
-    if o.capacity is not None:
-        both = zip(*switch.rows_of_capacity(mean_tokens(run), o.experts, o.top, o.capacity, p), strict=True)
+    times = (
+        f"{'l·' if run.recompute == 'none' else ''}4" if not again else "(4l+2r)" if run.recompute == "log" else "l·6"
+    )
+    if run.capacity is not None:
+        both = zip(
+            *switch.rows_of_capacity(mean_tokens(run), run.model.experts, run.model.top, run.capacity, p), strict=True
+        )
         there_and_back = [going + coming for going, coming in both]
-        whole = o.top * Fraction(str(o.capacity)) * mean_tokens(run) / o.experts
+        whole = run.model.top * Fraction(str(run.capacity)) * mean_tokens(run) / run.model.experts
         formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
         each = zip(forwards, places(run), strict=True)
         return [(2 * every - repeated) * there_and_back[place] for (every, repeated), place in each], formula
-    assert isinstance(run, Run)  # without a capacity, only a run knows the rows
     sent = [0] * run.ranks
     for rank in range(run.ranks):
         for name in ("forwards", "last"):  # every forward sends rows out and back; the last one's backward, too
-            for chosen in zip(*(run.counted[other][name] for other in group_of(run, rank)), strict=True):
+            for chosen in chosen_by(run, rank, name) or ():
                 going, coming = switch.rows_without_capacity(chosen)
                 sent[rank] += going[places(run)[rank]] + coming[places(run)[rank]]
     return sent, f"{times.replace('4', '2').replace('6', '3')}(out + in)h"
@@ -108,47 +113,60 @@ def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], st
 
 def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Bytes that each rank sends to announce how many rows will come, and to sum each expert's share of choices."""
-    o, n = run.options, run.layout.dp * run.layout.cp
+    n = run.layout.dp * run.layout.cp
     every = [of_rank for of_rank, _ in forwards]
     counts = [
-        8 * f * (o.experts - here) * (o.capacity is None) for f, here in zip(every, experts_here(run), strict=True)
+        8 * f * (run.model.experts - here) * (run.capacity is None)
+        for f, here in zip(every, experts_here(run), strict=True)
     ]
-    around = ring_all_reduce(o.experts * (o.balance > 0), n).sent
+    around = ring_all_reduce(run.model.experts * (run.balance > 0), n).sent
     at = [share * run.layout.cp + place.context for share, place in zip(run.data_shares, run.places, strict=True)]
-    return counts, [8 * f * around[i] * (o.balance > 0) for f, i in zip(every, at, strict=True)]
+    return counts, [8 * f * around[i] * (run.balance > 0) for f, i in zip(every, at, strict=True)]
 
 
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
 def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
-    """Bytes that a rank's mixture keeps for this number of its tokens, minus what its layer's MLP would keep. Without a
-    capacity, the rows that reach its experts are those of the last forward: the mean over its layers."""
-    o, h, part = run.options, run.options.width, run.places[rank].tensor
+    """Bytes that a rank's mixture keeps for this number of its tokens, minus what its layer's MLP would keep."""
+    h, part = run.model.h, run.places[rank].tensor
     t = run.layout.tp
-    hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
+    hidden = 8 * h / t if run.model.name == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
     made, arrived = rows_of_mixture(run, rank, tokens)
     of = switch.mixture_activations(
-        tokens, o.experts, o.top, h, hidden, made, arrived, run.bytes.stored, run.bytes.computed, o.balance > 0
+        tokens,
+        run.model.experts,
+        run.model.top,
+        h,
+        hidden,
+        made,
+        arrived,
+        run.bytes.stored,
+        run.bytes.computed,
+        run.balance > 0,
     )
-    if run.sequence_parallel and o.balance:  # the probabilities of the rank's own positions, once more
-        of += run.bytes.computed * tokens / t * o.experts
+    if run.sequence_parallel and run.balance:  # the probabilities of the rank's own positions, once more
+        of += run.bytes.computed * tokens / t * run.model.experts
     return of - run.bytes.stored * tokens * hidden
 
 
 def rows_of_mixture(run: Asked, rank: int, tokens: int) -> tuple[int, float]:
-    """Rows that a rank's mixture makes of its tokens, and those that reach its experts."""
+    """Rows that a rank's mixture makes of its tokens, and those that reach its experts: without a capacity, by all
+    ranks' choices in the last forward, the mean over its layers."""
     fixed = room(run)
     if fixed is not None:
-        return run.options.experts * fixed, float(experts_here(run)[rank] * fixed * run.layout.ep)
-    made = run.options.top * tokens
-    return made, mean_of_rows(run, rank) if isinstance(run, Run) else float(made)
-
-
-def mean_of_rows(run: Run, rank: int) -> float:
-    """Rows that reach this rank's experts, by all ranks' choices in the last forward: the mean over its layers."""
-    first = sum(chunk_sizes(run.options.experts, run.layout.ep)[: places(run)[rank]])
+        return run.model.experts * fixed, float(experts_here(run)[rank] * fixed * run.layout.ep)
+    made = run.model.top * tokens
+    chosen = chosen_by(run, rank, "latest")
+    if chosen is None:
+        return made, float(made)
+    first = sum(chunk_sizes(run.model.experts, run.layout.ep)[: places(run)[rank]])
     here = slice(first, first + experts_here(run)[rank])
-    layers = zip(*(run.counted[other]["latest"] for other in group_of(run, rank)), strict=True)
-    found = [sum(sum(chosen[here]) for chosen in of_ranks) for of_ranks in layers]
-    return sum(found) / max(len(found), 1)
+    found = [sum(sum(row[here]) for row in of_ranks) for of_ranks in chosen]
+    return made, sum(found) / max(len(found), 1)
+
+
+def chosen_by(run: Asked, rank: int, forwards: str) -> list[tuple[Any, ...]] | None:
+    """For each of these forwards, the choices of all ranks that divide experts with this one; None before a run."""
+    chosen = run.routed(forwards)
+    return None if chosen is None else list(zip(*(chosen[other] for other in group_of(run, rank)), strict=True))

@@ -1,4 +1,4 @@
-"""What the papers say about a pipeline that is folded or crossed: the part of `minidist/pp/claims.py` in which these
+"""What the papers say about a pipeline that is folded or crossed: the part of `pipeline.py` in which these
 differ from one that runs straight through."""
 
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.layout import Layout
 from minidist.papers import chimera, dualpipe, pipelines, v_shapes
-from minidist.papers.collectives import ring_all_reduce
 
 # By schedule: whose figure it is, the most micro-batches in flight on a stage, and messages to each neighbor.
 SOURCES = dict.fromkeys(("zb-v", "v-half", "v-min"), "ZB README") | {"chimera": "Chimera table 2"}
@@ -16,11 +15,6 @@ IN_FLIGHT |= dict.fromkeys(("dualpipe", "dualpipe-v"), "PP+1")
 MESSAGES = dict.fromkeys(pipelines.FOLDED, "m") | dict.fromkeys(pipelines.CROSSED, "(m/2)")
 LETTERS = """PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overlap; [2|p]: 1
 if 2 divides p, otherwise 0; messages: as many to each neighbor."""
-
-
-def stage_parts(pipe: Layout, stage: int) -> list[range]:
-    """The units of each chunk of a stage, from 1, as the papers lay them out."""
-    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
 
 
 def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[float]) -> list[Claim]:
@@ -45,14 +39,3 @@ def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[floa
         formula = {"v-half": "3(p-1)-[2|p]", "v-min": "4(p-1)-[3∤p]"}[schedule]
         return [Claim("ZB README", "idle, in T_F", formula, v_shapes.idle(schedule, p), idle, "T_F")]
     return []
-
-
-def shared_elements(pipe: Layout, units: Sequence[int], at: Sequence[int]) -> list[int]:
-    """Elements that each rank sends to sum gradients that several ranks have. In a cross, two workers with the same
-    stages sum all of theirs. In a V, none: both ends of the model are on the first stage. units: their parameters. at:
-    each rank's stage."""
-    if pipe.schedule in pipelines.FOLDED:
-        return [0] * len(at)
-    own = [[unit for part in stage_parts(pipe, stage) for unit in part] for stage in at]
-    second = [stage > pipe.pp // 2 for stage in at]
-    return [sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from minidist.claims import experts
-from minidist.claims.activations import Share
-from minidist.claims.needs import logit_columns
-from minidist.claims.run import Asked
+from minidist.formulas import experts
+from minidist.formulas.asked import Asked
+from minidist.formulas.ends import logit_columns
+from minidist.formulas.shares import Share
 from minidist.papers.collectives import chunk_sizes
 
 
@@ -23,27 +23,26 @@ class Split(NamedTuple):
     waiting: float
 
 
-def layers_split(run: Asked, t: int, rank: int, share: Share, layer: float) -> Split:
+def layers_split(run: Asked, rank: int, share: Share, layer: float) -> Split:
     """What all layers of a share hold. layer: the bytes of one before B, which goes from the last one to the first."""
     if not share.layers:
         return Split(0, 0)
-    changes = [*layer_changes(run, t, rank, share, layer)]
+    changes = [*layer_changes(run, rank, share, layer)]
     more, peak = sum(changes), max(accumulate(changes))
     passed = (share.layers - 1) * max(0.0, more)  # if a layer holds more after B, the peak is in the first one
     return Split(share.layers * layer + passed + peak, share.layers * (layer + more))
 
 
-def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> Iterator[float]:
+def layer_changes(run: Asked, rank: int, share: Share, layer: float) -> Iterator[float]:
     """The bytes that each operation of a layer adds in B, or frees (negative), from the last to the first. Norms and
-    attention free all that they kept; t ranks share the layer."""
-    o, p, h = run.options, run.bytes.stored, run.options.width
-    n, apart = share.tokens(o.context), t if run.sequence_parallel else 1
+    attention free all that they kept."""
+    p, h, t = run.bytes.stored, run.model.h, run.layout.tp
+    n, apart = share.tokens(run.context), run.layout.tp if run.sequence_parallel else 1
     whole, own = p * n * h, p * n * h / apart  # a matrix cut by rows needs the gradient of all positions
-    norm = own + (2 if o.model == "gpt" else 1) * run.bytes.computed * n / apart
-    kv = (o.kv_heads or o.heads) if o.model == "llama" else o.heads
-    qkv = p * n * (h + 2 * (h // o.heads * kv)) / t
-    mlp = [*mlp_changes(run, t, rank, n, apart, whole)]
-    attention = layer - 2 * norm - 2 * own - whole / t - mlp_bytes(run, t, rank, n)
+    norm = own + (2 if run.model.name == "gpt" else 1) * run.bytes.computed * n / apart
+    qkv = p * n * (h + 2 * (h // run.model.a * run.model.kv)) / t
+    mlp = [*mlp_changes(run, rank, n, apart, whole)]
+    attention = layer - 2 * norm - 2 * own - whole / t - mlp_bytes(run, rank, n)
     yield from mlp
     yield -norm
     yield whole  # the gradient of the projection's output
@@ -52,38 +51,39 @@ def layer_changes(run: Asked, t: int, rank: int, share: Share, layer: float) -> 
     yield -norm
 
 
-def mlp_widths(run: Asked, t: int, rank: int) -> tuple[float, float]:
+def mlp_widths(run: Asked, rank: int) -> tuple[float, float]:
     """The width of the first matrix's output and of the second one's input, on a rank."""
-    if run.options.model == "gpt":
-        return 4 * run.options.width / t, 4 * run.options.width / t
+    t = run.layout.tp
+    if run.model.name == "gpt":
+        return 4 * run.model.h / t, 4 * run.model.h / t
     f = chunk_sizes(run.model.mlp_width, t)[run.places[rank].tensor]
     return 2 * f, f
 
 
-def mlp_bytes(run: Asked, t: int, rank: int, n: int) -> float:
+def mlp_bytes(run: Asked, rank: int, n: int) -> float:
     """Bytes that an MLP, or a mixture, keeps of n tokens before B, in addition to its normed input."""
-    dense = run.bytes.stored * n * sum(mlp_widths(run, t, rank))
+    dense = run.bytes.stored * n * sum(mlp_widths(run, rank))
     return dense + (experts.more_than_an_mlp(run, rank, n) if run.model.experts else 0)
 
 
-def mlp_changes(run: Asked, t: int, rank: int, n: int, apart: int, whole: float) -> Iterator[float]:
+def mlp_changes(run: Asked, rank: int, n: int, apart: int, whole: float) -> Iterator[float]:
     """The changes of an MLP; or of a mixture: sum of results, gates, experts, copies of tokens, router."""
-    o, p, wide = run.options, run.bytes.stored, run.bytes.computed
-    given, _ = mlp_widths(run, t, rank)
+    p, wide = run.bytes.stored, run.bytes.computed
+    given, _ = mlp_widths(run, rank)
     if not run.model.experts:
         yield from (whole, -p * n * given, p * n * given)
         return
     made, arrived = experts.rows_of_mixture(run, rank, n)
-    yield -(p * made * o.width + 4 * made + wide * o.top * n)
-    yield -(wide * n * o.experts + 4 * o.top * n)
-    yield from (p * arrived * o.width, -p * arrived * given, p * arrived * given)
-    yield -4 * o.top * n
-    yield p * n * o.experts / apart
+    yield -(p * made * run.model.h + 4 * made + wide * run.model.top * n)
+    yield -(wide * n * run.model.experts + 4 * run.model.top * n)
+    yield from (p * arrived * run.model.h, -p * arrived * given, p * arrived * given)
+    yield -4 * run.model.top * n
+    yield p * n * run.model.experts / apart
 
 
-def ends_split(run: Asked, t: int, share: Share) -> tuple[float, float]:
+def ends_split(run: Asked, share: Share) -> tuple[float, float]:
     """Bytes of the embedding and of the head that wait for W: the gradient of tokens, and, for the last matrix, its
     input and the gradient of the logits."""
-    n, p, h = share.tokens(run.options.context), run.bytes.stored, run.options.width
-    last = h / (t if run.sequence_parallel else 1) + logit_columns(run, t)
+    n, p, h = share.tokens(run.context), run.bytes.stored, run.model.h
+    last = h / (run.layout.tp if run.sequence_parallel else 1) + logit_columns(run)
     return p * n * h * share.embedding, p * n * last * share.head
