@@ -105,7 +105,7 @@ def perform(name: str, command: Command, arguments: list[str]) -> int:
         made = tool(name, command.help)
         for word in wanted:
             made.add_argument(word, type=path_name)
-        given = [*vars(made.parse_args(["--help"] if asks else arguments)).values()]
+        given = made.operands(["--help"] if asks else arguments)
     module, _, function = command.at.partition(":")
     status: int = getattr(importlib.import_module(module), function)(*given, *command.more())
     return status

@@ -75,6 +75,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
+OPTIONS = re.compile(r"options|arguments|parsed|\b(own|line|job|training|files|asked|o)\b")  # what they are called
+
 DRAWING = "with the module, not where something is drawn"
 
 BODIES = (ast.mod, ast.stmt, ast.excepthandler, ast.match_case)  # what an import can stand in: no expression
@@ -239,6 +241,25 @@ def test_chapters_are_short_and_meet_their_programs_by_name(chapter: str) -> Non
     assert len(source.splitlines()) <= LONGEST or LONGER in source.split('"""')[1]
     assert source.split("\n\n\n")[-1].startswith(f'if __name__ == "__main__":\n    contents.run("{chapter}")')
     assert find(chapter).name == chapter
+
+
+NO_OPTIONS = ("minidist/cli/", "minidist/classroom/", "lessons/")  # a student's module is looked into by its names
+
+
+def test_options_leave_the_command_line_as_frozen_dataclasses_alone() -> None:
+    """No Namespace of argparse's, nothing that stands for one, and no dictionary of
+    one."""
+    found = []
+    for file, source in house(ROOT).items():
+        for node in ast.walk(ast.parse(source)) if not file.startswith(NO_OPTIONS) else ():
+            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+            if name in ("Namespace", "SimpleNamespace", "parse_args"):
+                found.append(f"{file}:{node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "vars":
+                found += [f"{file}:{node.lineno}: {ast.unparse(node)}"] * bool(
+                    OPTIONS.search(ast.unparse(node.args[0]))
+                )
+    assert not found, "\n".join(found)
 
 
 # ---- houses that fall ------------------------------------------------------------------------------------------------

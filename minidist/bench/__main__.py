@@ -9,14 +9,15 @@ Close other programs first: four ranks on two cores leave nothing for them.
 """
 
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from minidist import Finished, Stopped, UsageError, find_clone, how_to_make, unix
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Comparison
+from minidist.cli.fields import flag, option, output, outputs, read
 from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.cli.paths import check_apart, check_writable, say_written, write_json, write_output
 from minidist.cli.tables import make_table, mark, show
@@ -54,30 +55,34 @@ def print_rows(rows: list[Comparison]) -> None:
     show("Ours, as a multiple of theirs: below 1 minidist takes less", table)
 
 
-def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    only: tuple[str, ...] = option(
+        (),
+        None,
+        "NAME",
+        f"only this; may be repeated: {', '.join(SECTIONS)}",
+        choices=tuple(SECTIONS),
+        action="append",
+    )
+    run: str | None = option(
+        None, path_name, "FILE", "nothing else but nanoGPT's CPU run on this text: tiny Shakespeare"
+    )
+    json: str | None = output("write the rows for machines; - is standard output")
+    plot: str | None = output("draw the ratios: .pdf, .png, .svg")
+    keep: bool = flag("put this machine's rows into results.json, and README")
+    table: bool = flag("measure nothing: print README's table of results.json")
+
+
+def prepare(arguments: list[str]) -> tuple[dict[str, Section], BenchOptions]:
     """Parse and check a command line; returns what to measure, and the options."""
-    parser = Parser("bench", __doc__ or "")
-    names = ", ".join(SECTIONS)
-    parser.add_argument(
-        "--only", choices=tuple(SECTIONS), action="append", metavar="NAME", help=f"only this; may be repeated: {names}"
-    )
-    parser.add_argument(
-        "--run",
-        type=path_name,
-        metavar="FILE",
-        help="nothing else but nanoGPT's CPU run on this text: tiny Shakespeare",
-    )
-    parser.output("--json", "write the rows for machines; - is standard output")
-    parser.output("--plot", "draw the ratios: .pdf, .png, .svg")
-    parser.add_argument("--keep", action="store_true", help="put this machine's rows into results.json, and README")
-    parser.add_argument("--table", action="store_true", help="measure nothing: print README's table of results.json")
-    options = parser.parse_args(arguments)
+    options = read(Parser("bench", __doc__ or ""), BenchOptions, arguments)
     if options.plot is not None:
         check_picture("--plot", options.plot)
-    outputs = {"--json": options.json if options.json != "-" else None, "--plot": options.plot}
-    check_apart(outputs, {"--run": options.run})
-    for option, path in outputs.items():
-        check_writable(option, path)
+    written = outputs(options)
+    check_apart(written, {"--run": options.run})
+    for name, path in written.items():
+        check_writable(name, path)
     if options.keep and not find_clone():
         raise UsageError(f"--keep is for a clone, which keeps results: {how_to_make('setup')}")
     if options.table:

@@ -15,12 +15,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import UsageError, find_clone, how_to_install, how_to_make
 from minidist.claims.reports import count_here
+from minidist.cli.fields import flag, option, read
 from minidist.cli.options import Parser, at_least, in_one_process
 from minidist.cli.tables import make_table, number, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED
@@ -209,11 +211,14 @@ def merge(kept: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]]) ->
     return [found[name, n] for name in SERIES for n in RANKS if (name, n) in found]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GrowthOptions:
+    most: int = option(64, at_least(1), "N", "measure up to N ranks (default: 64)")
+    table: bool = flag("measure nothing: table and picture of what is kept")
+
+
 def main(arguments: Sequence[str] = ()) -> None:
-    made = Parser("bench.growth", __doc__ or "")
-    made.add_argument("--most", type=at_least(1), metavar="N", default=64, help="measure up to N ranks (default: 64)")
-    made.add_argument("--table", action="store_true", help="measure nothing: table and picture of what is kept")
-    options = made.parse_args(arguments)
+    options = read(Parser("bench.growth", __doc__ or ""), GrowthOptions, arguments)
     if not find_clone():
         raise UsageError(f"growth is kept in a clone: {how_to_make('setup')}")
     try:

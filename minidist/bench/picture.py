@@ -133,7 +133,7 @@ def finish(figure: Any, first: Any, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    Parser("bench.picture", __doc__ or "").parse_args(arguments)
+    Parser("bench.picture", __doc__ or "").operands(arguments)
     if not find_clone():
         raise UsageError(f"README's pictures are in a clone: {how_to_make('setup')}")
     try:

@@ -65,7 +65,7 @@ def step(shape: TinyShape, recompute: str) -> tuple[int, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; returns the exit status: 1 if a count differs from its formula."""
-    tool("recompute", __doc__).parse_args(list(arguments))
+    tool("recompute", __doc__).operands(arguments)
     agree = [*print_chain(), *print_intervals(), *print_flops()]
     return 0 if all(agree) else 1
 

@@ -11,12 +11,14 @@ import difflib
 import json
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from minidist import UsageError
 from minidist.bugs import checks, record
 from minidist.bugs.checks import CHECKS, Check, Noticed
 from minidist.bugs.record import Bug
+from minidist.cli.fields import flag, operand, output, read
 from minidist.cli.options import tool
 from minidist.cli.paths import check_writable, write_json
 from minidist.cli.progress import StatusLine
@@ -29,14 +31,17 @@ WIDTH = 80
 Row = dict[str, Noticed]  # by the checks' short names
 
 
+@dataclass(frozen=True, kw_only=True)
+class BugsOptions:
+    name: str | None = operand("NAME", "of a bug: show it", nargs="?")
+    count: bool = flag("run every bug under every check")
+    json: str | None = output("of --count: for machines; - is standard output")
+
+
 def main(arguments: Sequence[str]) -> int:
     """List, show or count bugs; returns the exit status. Raises UsageError before anything is started."""
     bugs = record.read_all()
-    made = tool("bugs", __doc__)
-    made.add_argument("name", nargs="?", metavar="NAME", help="of a bug: show it")
-    made.add_argument("--count", action="store_true", help="run every bug under every check")
-    made.output("--json", help="of --count: for machines; - is standard output")
-    options = made.parse_args(list(arguments))
+    options = read(tool("bugs", __doc__), BugsOptions, arguments)
     if environment.ranks():
         raise UsageError("bugs needs no ranks of MPI: run it without mpirun")
     if options.name not in (None, *bugs):

@@ -15,6 +15,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import minidist
 from minidist import UsageError, how_to_make
 from minidist.claims import reports
 from minidist.claims.accounts import Asked, audit_files, audit_memory
+from minidist.cli.fields import flag, operand, option, read
 from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
@@ -116,17 +118,15 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     chapters: `minidist/programs/chapter.py`, by name; their cases are run.
     """
     lines, ranks = list_lines(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
-    made = tool("audit", __doc__)
-    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(lines)}; default: all")
-    made.add_argument(
-        "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"
-    )
-    what = made.add_mutually_exclusive_group()
-    what.add_argument(
-        "--memory", action="store_true", help="compare what is held, not what is sent; for all chapters with pools"
-    )
-    what.add_argument("--disk", action="store_true", help="compare what infinity and mapreduce read and write")
-    options = made.parse_args(list(arguments))
+
+    @dataclass(frozen=True, kw_only=True)
+    class AuditOptions:
+        chapters: tuple[str, ...] = operand("CHAPTER", f"of {', '.join(lines)}; default: all", nargs="*")
+        ranks: int | None = option(None, at_least(1), "N", "ranks; default: 2, 3, 4 and 5 in turn, or 4", ("-n",))
+        memory: bool = flag("compare what is held, not what is sent; for all chapters with pools", apart="memory")
+        disk: bool = flag("compare what infinity and mapreduce read and write", apart="memory")
+
+    options = read(tool("audit", __doc__), AuditOptions, arguments)
     if options.memory:
         lines = {name: variants for name, variants in lines.items() if chapters[name].pooled}
     elif options.disk:

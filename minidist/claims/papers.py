@@ -16,10 +16,12 @@ import pkgutil
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minidist import papers
 from minidist.claims import counted
+from minidist.cli.fields import option, output, read
 from minidist.cli.options import tool
 from minidist.cli.paths import check_writable, write_json
 from minidist.cli.progress import StatusLine
@@ -103,15 +105,15 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises UsageError for what cannot work, before anything is started.
     """
-    known = library()
-    made = tool("papers", __doc__)
-    made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
-    made.add_argument(
-        "--run", nargs="?", const="most", choices=("most", "all"), metavar="all",
-        help=f"count on ranks, up to {counted.MOST}; all: also on more",
-    )  # fmt: skip
-    made.output("--json", help="for machines; - is standard output")
-    options = made.parse_args(list(arguments))
+    known, up_to = library(), f"count on ranks, up to {counted.MOST}; all: also on more"
+
+    @dataclass(frozen=True, kw_only=True)
+    class PapersOptions:
+        paper: str | None = option(None, None, "NAME", "its figures, one by one", choices=tuple(known))
+        run: str | None = option(None, None, "all", up_to, choices=("most", "all"), nargs="?", const="most")
+        json: str | None = output("for machines; - is standard output")
+
+    options = read(tool("papers", __doc__), PapersOptions, arguments)
     if options.json != "-":
         check_writable("--json", options.json)
     chosen = [known[options.paper]] if options.paper else list(known.values())

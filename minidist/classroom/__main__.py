@@ -6,84 +6,87 @@ python -m minidist.classroom class submissions/ --roster students.csv --csv poin
 python -m minidist.classroom release OUT
 """
 
-import argparse
 import sys
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from minidist import UsageError, how_to_enter_clone, how_to_install, unix
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
+from minidist.cli.fields import operand, option, output, part, read
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 
 LESSONS = Path("lessons")
-COMMANDS = ("grade", "class", "release")
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser("classroom", __doc__ or "")
-    # Subcommands would be parsers of argparse's own kind, which print and exit; a parser and a word do the same.
-    command = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    parser.set_defaults(command=command)
-    if command is None:
-        parser.usage = "%(prog)s {grade,class,release} [options]"
-        parser.add_argument("command", choices=COMMANDS, help="one exercise, a folder of submissions, what to hand out")
-        return parser.parse_args(arguments)
-    parser.prog += f" {command}"
-    if command == "grade":
-        parser.add_argument(
-            "lessons", nargs="*", type=pathlib_path, metavar="LESSON", help="folders; all in lessons/ if none"
-        )
-        parser.add_argument(
-            "--submission",
-            type=pathlib_path,
-            metavar="FILE",
-            help="grade this file, not exercise.py in work/LESSON or LESSON",
-        )
-        parser.add_argument(
-            "--gradescope", type=pathlib_path, metavar="DIR", help="write DIR/results.json for Gradescope"
-        )
-        parser.output("--junit", help="write the grade as JUnit XML")
-    elif command == "class":
-        parser.add_argument(
-            "submissions", type=pathlib_path, metavar="FOLDER", help="a folder as a browser or an LMS leaves it"
-        )
-        parser.add_argument(
-            "--lesson", type=pathlib_path, metavar="LESSON", help="this one alone; else all in lessons/"
-        )
-        parser.add_argument(
-            "--roster", type=pathlib_path, metavar="FILE", help="CSV with a header: each student's name, and others"
-        )
-        parser.add_argument(
-            "--csv", type=pathlib_path, metavar="FILE", help="write a row for each student; goes on where it was"
-        )
-        parser.add_argument(
-            "--jobs",
-            type=at_least(1),
-            default=1,
-            metavar="N",
-            help="how many exercises are graded at a time; default: 1",
-        )
-        parser.add_argument("--feedback", type=pathlib_path, metavar="FOLDER", help="write a page for each student")
-    else:
-        parser.add_argument(
-            "out", type=pathlib_path, metavar="OUT", help="a new folder: student/, autograder/LESSON.zip"
-        )
-    parser.add_argument(
-        "--hidden", type=pathlib_path, metavar="FOLDER", help="an instructor's folder with more test_*.py"
+@dataclass(frozen=True, kw_only=True)
+class HowOptions:
+    """How exercises are graded."""
+
+    hidden: Path | None = option(None, pathlib_path, "FOLDER", "an instructor's folder with more test_*.py")
+    patience: float | None = option(None, within(1, 3600), "SECONDS", "of processor time, for each rank of a part")
+    wire: str = option("router", help="what ranks send over", choices=("router", "mpi"))
+    seed: int | None = option(None, at_least(0), "N", "grade as before, inputs and order and all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeOptions:
+    lessons: tuple[Path, ...] = operand("LESSON", "folders; all in lessons/ if none", pathlib_path, nargs="*")
+    submission: Path | None = option(
+        None, pathlib_path, "FILE", "grade this file, not exercise.py in work/LESSON or LESSON"
     )
-    if command != "release":
-        parser.add_argument(
-            "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
-        )
-        parser.add_argument("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
-        parser.add_argument("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
-    return parser.parse_args(arguments[1:])
+    gradescope: Path | None = option(None, pathlib_path, "DIR", "write DIR/results.json for Gradescope")
+    junit: str | None = output("write the grade as JUnit XML")
+    how: HowOptions = part(HowOptions)
 
 
-def grade_lessons(options: argparse.Namespace, lessons: list[Path]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    submissions: Path = operand("FOLDER", "a folder as a browser or an LMS leaves it", pathlib_path)
+    lesson: Path | None = option(None, pathlib_path, "LESSON", "this one alone; else all in lessons/")
+    roster: Path | None = option(None, pathlib_path, "FILE", "CSV with a header: each student's name, and others")
+    csv: Path | None = option(None, pathlib_path, "FILE", "write a row for each student; goes on where it was")
+    jobs: int = option(1, at_least(1), "N", "how many exercises are graded at a time; default: 1")
+    feedback: Path | None = option(None, pathlib_path, "FOLDER", "write a page for each student")
+    how: HowOptions = part(HowOptions)
+
+    @property
+    def lessons(self) -> tuple[Path, ...]:
+        return (self.lesson,) if self.lesson else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseOptions:
+    out: Path = operand("OUT", "a new folder: student/, autograder/LESSON.zip", pathlib_path)
+    hidden: Path | None = option(None, pathlib_path, "FOLDER", "an instructor's folder with more test_*.py")
+
+    lessons = ()
+
+
+COMMANDS = {"grade": GradeOptions, "class": ClassOptions, "release": ReleaseOptions}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoCommand:
+    command: str = operand(None, "one exercise, a folder of submissions, what to hand out", choices=COMMANDS)
+
+
+def parse(arguments: list[str]) -> Any:
+    """The options of a command. Subcommands would be parsers of argparse's own kind, which print and exit; a parser and
+    a word do the same."""
+    made = Parser("classroom", __doc__ or "")
+    if not arguments or arguments[0] not in COMMANDS:
+        made.usage = "%(prog)s {grade,class,release} [options]"
+        return read(made, NoCommand, arguments)  # which refuses them
+    made.prog += f" {arguments[0]}"
+    return read(made, COMMANDS[arguments[0]], arguments[1:])
+
+
+def grade_lessons(options: GradeOptions, lessons: list[Path]) -> int:
     """Print the grade of each lesson; 0 if all points were earned, 1 if not."""
     if len(lessons) > 1 and (options.submission or options.gradescope):
         raise UsageError("--submission and --gradescope are for one lesson: name its folder")
@@ -98,9 +101,9 @@ def grade_lessons(options: argparse.Namespace, lessons: list[Path]) -> int:
         except OSError as error:
             raise UsageError(f"--gradescope {options.gradescope} cannot be a folder: {error.strerror}") from None
         check_writable("--gradescope", str(options.gradescope / "results.json"))
-    grades: list[Grade] = []
+    grades, how = list[Grade](), options.how
     for lesson in lessons:
-        graded = grade(lesson, options.submission, options.hidden, options.patience, options.wire, options.seed)
+        graded = grade(lesson, options.submission, how.hidden, how.patience, how.wire, how.seed)
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
@@ -115,26 +118,24 @@ def grade_lessons(options: argparse.Namespace, lessons: list[Path]) -> int:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    named = [options.lesson] if getattr(options, "lesson", None) else getattr(options, "lessons", [])
-    lessons = named or lessons_in(LESSONS)
+    lessons = [*options.lessons] or lessons_in(LESSONS)
     if not lessons:
         raise UsageError(f"there are no lessons in {LESSONS}/: {how_to_enter_clone()}")
-    if options.command == "release":
+    if isinstance(options, ReleaseOptions):
         for written in release(options.out, lessons, options.hidden):
             print(written)
         return 0
     unix.check()
     if find_spec("pytest") is None:
         raise UsageError(f"grading needs pytest: {how_to_install('mpich', 'lessons')}")
-    if options.wire == "mpi":
+    if options.how.wire == "mpi":
         from minidist.launch.launcher import find_mpiexec  # imports NumPy, which only the process that grades needs
 
         find_mpiexec()  # raises now if there is none
-    if options.command == "grade":
+    if isinstance(options, GradeOptions):
         return grade_lessons(options, lessons)
-    how = {name: getattr(options, name) for name in ("hidden", "patience", "wire", "seed")}
     outputs = course.Outputs(options.csv, options.feedback)
-    return course.grade_class(options.submissions, lessons, options.roster, outputs, how, options.jobs)
+    return course.grade_class(options.submissions, lessons, options.roster, outputs, asdict(options.how), options.jobs)
 
 
 if __name__ == "__main__":

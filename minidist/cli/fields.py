@@ -54,7 +54,7 @@ def output_path(text: str) -> str:
     return path_name(text)
 
 
-def operand(metavar: str, help: str, type: Callable[[str], Any] = str, **how: Any) -> Any:
+def operand(metavar: str | None, help: str, type: Callable[[str], Any] = str, **how: Any) -> Any:
     """A field that an argument without an option fills."""
     return field(metadata={"how": {"type": type, "metavar": metavar, "help": help, **how}, "names": None})
 

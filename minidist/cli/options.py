@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,17 +56,6 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
         self.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
-        self.outputs: list[str] = []
-
-    def output(self, option: str, help: str, group: Any = None, **how: Any) -> None:
-        """Add an option that names an output file. The caller of the parser checks all `outputs`."""
-        (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
-        self.outputs.append(option)
-
-    def ranks(self, group: Any = None) -> None:
-        """Add the option that starts ranks without MPI: see `minidist/exchange/doors.py`."""
-        most = at_least(1, at_most=environment.MOST_HERE)
-        (group or self).add_argument("--ranks", type=most, metavar="N", help="in this process, without mpirun")
 
     def alias(self, other: str, option: str) -> None:
         """Add another spelling of an option, which --help does not list."""
@@ -84,6 +73,10 @@ class Parser(argparse.ArgumentParser):
         except FileNotFoundError:
             raise UsageError("the working directory has been deleted: cd to one that exists") from None
         return found
+
+    def operands(self, arguments: Sequence[str]) -> list[Any]:
+        """The values of a command line that has no options, in order."""
+        return [*vars(self.parse_args(arguments)).values()]
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help lists the options)")

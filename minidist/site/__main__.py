@@ -6,20 +6,25 @@ import importlib.util
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from minidist import UsageError, find_clone, how_to_install, how_to_make
+from minidist.cli.fields import flag, read
 from minidist.cli.options import in_one_process, tool
 from minidist.site import __doc__ as about
 
 PAGES, WORK = Path("site"), Path("build/site")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SiteOptions:
+    show: bool = flag("serve what is built, and open it")
+    no_runs: bool = flag("leave out what chapters print: faster")
+
+
 def main(arguments: Sequence[str]) -> int:
-    made = tool("site", (about or "").partition("\n")[0])
-    made.add_argument("--show", action="store_true", help="serve what is built, and open it")
-    made.add_argument("--no-runs", action="store_true", help="leave out what chapters print: faster")
-    options = made.parse_args(arguments)
+    options = read(tool("site", (about or "").partition("\n")[0]), SiteOptions, arguments)
     if options.show:
         return show()
     if not find_clone():

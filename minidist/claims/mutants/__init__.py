@@ -89,7 +89,7 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
     """
     made = tool("mutants", __doc__)
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help="whose mutants; default: all")
-    made.parse_args(list(arguments))
+    made.operands(arguments)
     if environment.ranks():
         raise UsageError("mutants starts ranks itself: run it without mpirun")
     known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]

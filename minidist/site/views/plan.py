@@ -6,6 +6,7 @@ from functools import lru_cache
 from html import escape
 
 from minidist import UsageError
+from minidist.cli.fields import parse
 from minidist.plan import command, show
 from minidist.plan.choice import Wanted
 from minidist.plan.search import SearchResult, best_chunks, search
@@ -20,7 +21,7 @@ def view_plan(settings: Mapping[str, str]) -> str:
     shown = " ".join(f'<span class="option">{escape(shlex.join(option))}</span>' for option in said)
     told = f'<p><code class="command">python -m minidist plan {shown}</code></p>'
     try:
-        options = command.parser().parse_args([word for option in said for word in option])
+        options = parse(command.parser(), [word for option in said for word in option]).of(command.PlanOptions)
         wanted, cluster = command.wanted_of(options), command.cluster_of(options)
         found = search_once(wanted, cluster)
         if not found.rows:
