@@ -17,8 +17,8 @@ from minidist import Finished, Stopped, UsageError, find_clone, how_to_make, uni
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Comparison
-from minidist.cli.fields import flag, option, output, outputs, read
-from minidist.cli.options import Parser, in_one_process, path_name
+from minidist.cli.fields import flag, option, output, outputs, path_to, read
+from minidist.cli.options import Parser, in_one_process
 from minidist.cli.paths import check_apart, check_writable, say_written, write_json, write_output
 from minidist.cli.tables import make_table, mark, show
 from minidist.data import load
@@ -65,9 +65,7 @@ class BenchOptions:
         choices=tuple(SECTIONS),
         action="append",
     )
-    run: str | None = option(
-        None, path_name, "FILE", "nothing else but nanoGPT's CPU run on this text: tiny Shakespeare"
-    )
+    run: str | None = path_to("FILE", "nothing else but nanoGPT's CPU run on this text: tiny Shakespeare")
     json: str | None = output("write the rows for machines; - is standard output")
     plot: str | None = output("draw the ratios: .pdf, .png, .svg")
     keep: bool = flag("put this machine's rows into results.json, and README")

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError, find_clone, how_to_install, how_to_make
 from minidist.claims.reports import count_here
-from minidist.cli.fields import flag, option, read
-from minidist.cli.options import Parser, at_least, in_one_process
+from minidist.cli.fields import flag, read, whole
+from minidist.cli.options import Parser, in_one_process
 from minidist.cli.tables import make_table, number, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED
 from minidist.files import write_whole
@@ -213,7 +213,7 @@ def merge(kept: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthOptions:
-    most: int = option(64, at_least(1), "N", "measure up to N ranks (default: 64)")
+    most: int = whole("N", "measure up to N ranks (default: 64)", 64)
     table: bool = flag("measure nothing: table and picture of what is kept")
 
 

@@ -23,8 +23,8 @@ import minidist
 from minidist import UsageError, how_to_make
 from minidist.claims import reports
 from minidist.claims.accounts import Asked, audit_files, audit_memory
-from minidist.cli.fields import flag, operand, option, read
-from minidist.cli.options import at_least, tool
+from minidist.cli.fields import flag, operand, read, whole
+from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.files import temporary_folder
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     @dataclass(frozen=True, kw_only=True)
     class AuditOptions:
         chapters: tuple[str, ...] = operand("CHAPTER", f"of {', '.join(lines)}; default: all", nargs="*")
-        ranks: int | None = option(None, at_least(1), "N", "ranks; default: 2, 3, 4 and 5 in turn, or 4", ("-n",))
+        ranks: int | None = whole("N", "ranks; default: 2, 3, 4 and 5 in turn, or 4", names=("-n",))
         memory: bool = flag("compare what is held, not what is sent; for all chapters with pools", apart="memory")
         disk: bool = flag("compare what infinity and mapreduce read and write", apart="memory")
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from minidist import papers
 from minidist.claims import counted
-from minidist.cli.fields import option, output, read
+from minidist.cli.fields import choice, option, output, read
 from minidist.cli.options import tool
 from minidist.cli.paths import check_writable, write_json
 from minidist.cli.progress import StatusLine
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
 
     @dataclass(frozen=True, kw_only=True)
     class PapersOptions:
-        paper: str | None = option(None, None, "NAME", "its figures, one by one", choices=tuple(known))
+        paper: str | None = choice(known, None, "its figures, one by one")
         run: str | None = option(None, None, "all", up_to, choices=("most", "all"), nargs="?", const="most")
         json: str | None = output("for machines; - is standard output")
 

@@ -16,8 +16,8 @@ from minidist import UsageError, how_to_enter_clone, how_to_install, unix
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
-from minidist.cli.fields import operand, option, output, part, read
-from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
+from minidist.cli.fields import choice, operand, option, output, part, read, whole
+from minidist.cli.options import Parser, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 
 LESSONS = Path("lessons")
@@ -29,8 +29,8 @@ class HowOptions:
 
     hidden: Path | None = option(None, pathlib_path, "FOLDER", "an instructor's folder with more test_*.py")
     patience: float | None = option(None, within(1, 3600), "SECONDS", "of processor time, for each rank of a part")
-    wire: str = option("router", help="what ranks send over", choices=("router", "mpi"))
-    seed: int | None = option(None, at_least(0), "N", "grade as before, inputs and order and all")
+    wire: str = choice(("router", "mpi"), "router", "what ranks send over", None)
+    seed: int | None = whole("N", "grade as before, inputs and order and all", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ClassOptions:
     lesson: Path | None = option(None, pathlib_path, "LESSON", "this one alone; else all in lessons/")
     roster: Path | None = option(None, pathlib_path, "FILE", "CSV with a header: each student's name, and others")
     csv: Path | None = option(None, pathlib_path, "FILE", "write a row for each student; goes on where it was")
-    jobs: int = option(1, at_least(1), "N", "how many exercises are graded at a time; default: 1")
+    jobs: int = whole("N", "how many exercises are graded at a time; default: 1", 1)
     feedback: Path | None = option(None, pathlib_path, "FOLDER", "write a page for each student")
     how: HowOptions = part(HowOptions)
 

@@ -9,7 +9,7 @@ which mypy knows. A command line is parsed once, and no Namespace leaves this ro
 """
 
 from argparse import SUPPRESS, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -26,17 +26,35 @@ def option(
     metavar: str | None = None,
     help: str | None = None,
     names: Sequence[str] = (),
+    short: str = "",
     also: str = "",
     formerly: str = "",
     shown: str | None = None,
     **how: Any,
 ) -> Any:
-    """A field that an option fills. names: if not just the field's own; also: another spelling, which --help does not
-    list; formerly: an old one, which is refused; shown: the default as --help says it; how: more arguments of
-    argparse's."""
+    """A field that an option fills. names: if not the field's own; short: of one letter, in addition; also: another
+    spelling, which --help does not list; formerly: an old one, which is refused; shown: the default as --help says it;
+    how: more arguments of argparse's."""
     said = {"default": shown or default, "type": type, "metavar": metavar, "help": help, **how}
     how = {name: value for name, value in said.items() if value is not None}
-    return field(default=default, metadata={"how": how, "names": names, "also": also, "formerly": formerly})
+    return field(
+        default=default, metadata={"how": how, "names": names, "short": short, "also": also, "formerly": formerly}
+    )
+
+
+def whole(metavar: str, help: str, default: int | None = None, least: int = 1, **how: Any) -> Any:
+    """A whole number."""
+    return option(default, at_least(least), metavar, help, **how)
+
+
+def choice(choices: Iterable[Any], default: Any, help: str, metavar: str | None = "NAME", **how: Any) -> Any:
+    """One of several values."""
+    return option(default, metavar=metavar, help=help, choices=tuple(choices), **how)
+
+
+def path_to(metavar: str, help: str) -> Any:
+    """A file or a folder."""
+    return option(None, path_name, metavar, help)
 
 
 def flag(help: str, **how: Any) -> Any:
@@ -56,7 +74,8 @@ def output_path(text: str) -> str:
 
 def operand(metavar: str | None, help: str, type: Callable[[str], Any] = str, **how: Any) -> Any:
     """A field that an argument without an option fills."""
-    return field(metadata={"how": {"type": type, "metavar": metavar, "help": help, **how}, "names": None})
+    said = {"type": type, "metavar": metavar, "help": help}
+    return field(metadata={"how": said | how, "names": None})
 
 
 def ranks_option() -> Any:
@@ -74,7 +93,8 @@ def part(kind: type[Any], listed: bool = True) -> Any:
 
 def names_of(each: Field[Any]) -> Sequence[str]:
     """The spellings that --help lists."""
-    return each.metadata["names"] or (f"--{each.name.replace('_', '-')}",)
+    short, long = each.metadata["short"], f"--{each.name.replace('_', '-')}"
+    return each.metadata["names"] or ([short, long] if short else [long])
 
 
 def dest_of(each: Field[Any]) -> str:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from minidist.cli.fields import HIDDEN, Parsed, fill, flag, option, output, part, ranks_option
+from minidist.cli.fields import HIDDEN, Parsed, choice, fill, flag, option, output, part, path_to, ranks_option, whole
 from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
 from minidist.memory.recompute import POLICIES
 from minidist.mpi.stops import TIMEOUT
@@ -35,10 +35,10 @@ class ModelOptions:
 
     name: str = option("gpt", None, "NAME", "gpt or llama", ("--model",), choices=("gpt", "llama"))
     layers: int = option(4, at_least(1, at_most=10_000), "N", "transformer blocks")
-    width: int = option(64, at_least(1), "N", "of the residual stream")
-    heads: int = option(4, at_least(1), "N", "attention heads")
-    kv_heads: int | None = option(None, at_least(1), "N", "llama: key/value heads; default: as many as heads")
-    context: int = option(64, at_least(1), "N", "characters in a sequence")
+    width: int = whole("N", "of the residual stream", 64)
+    heads: int = whole("N", "attention heads", 4)
+    kv_heads: int | None = whole("N", "llama: key/value heads; default: as many as heads")
+    context: int = whole("N", "characters in a sequence", 64)
     untied: bool = flag("gpt: a head of its own, not the embedding's matrix")
     dropout: float = option(0.0, within(0, 0.99), "P", "share of activations zeroed; default: 0")
 
@@ -52,7 +52,7 @@ class ModelOptions:
 class RoutingOptions:
     """How tokens find their experts."""
 
-    top: int = option(2, at_least(1), "K", "experts that each token goes through")
+    top: int = whole("K", "experts that each token goes through", 2)
     capacity: float | None = option(
         None, within(0.01, 1e3), "CF", "room, times the mean; default: no choice is dropped"
     )
@@ -91,21 +91,21 @@ def mixture_of(own: object) -> MixtureOptions:
 class TrainingOptions:
     """The training."""
 
-    steps: int = option(200, at_least(0), "N", "updates; --timeout S if a rank is silent")
+    steps: int = whole("N", "updates; --timeout S if a rank is silent", 200, least=0)
     timeout: float = option(TIMEOUT, timeout, "S", HIDDEN)
     batch: int = option(16, at_least(1, at_most=10**9), "N", "sequences in a step, over all ranks")
     ranks: int | None = ranks_option()
     validate: int = option(8, at_least(0, at_most=10**6), "K", "batches at the end; 0: none")
-    accumulate: int = option(1, at_least(1), "N", "micro-batches in a step")
+    accumulate: int = whole("N", "micro-batches in a step", 1)
     recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
-    precision: str = option("mixed", None, "NAME", "mixed (fp16), bf16, fp32, fp64", choices=NAMES)
-    optimizer: str = option("adamw", None, "NAME", "adamw, or sgd with momentum", choices=("adamw", "sgd"))
+    precision: str = choice(NAMES, "mixed", "mixed (fp16), bf16, fp32, fp64")
+    optimizer: str = choice(("adamw", "sgd"), "adamw", "adamw, or sgd with momentum")
     lr: float = option(3e-3, within(0, 1e3), "X", "learning rate after warm-up")
     min_lr: float = option(3e-4, within(0, 1e3), "X", "at the end of the cosine")
-    warmup: int = option(20, at_least(0), "N", "steps of warm-up")
+    warmup: int = whole("N", "steps of warm-up", 20, least=0)
     weight_decay: float = option(0.1, within(0, 1e3), "X", "decoupled, on matrices")
     clip: float = option(1.0, within(0, 1e9), "X", "largest norm of gradients; 0: any")
-    seed: int = option(0, at_least(0), "N", "of all that is drawn; --no-prove: train at once")
+    seed: int = whole("N", "of all that is drawn; --no-prove: train at once", 0, least=0)
     prove: bool | None = option(None, help=HIDDEN, action=argparse.BooleanOptionalAction)
 
     @property
@@ -127,12 +127,12 @@ class FileOptions:
     )
     sample: int = option(0, at_least(0, LONGEST_SAMPLE), "N", "rank 0 prints N characters that the model writes")
     text_field: str | None = option(None, some_text, "NAME", HIDDEN)
-    save: str | None = option(None, path_name, "DIR", "a checkpoint at the end; --save-every K; --keep K newest")
-    save_every: int | None = option(None, at_least(1), "K", HIDDEN)
-    keep: int | None = option(None, at_least(1), "K", HIDDEN)
-    load: str | None = option(None, path_name, "DIR", "go on from a checkpoint, or a file of --export")
+    save: str | None = path_to("DIR", "a checkpoint at the end; --save-every K; --keep K newest")
+    save_every: int | None = whole("K", HIDDEN)
+    keep: int | None = whole("K", HIDDEN)
+    load: str | None = path_to("DIR", "go on from a checkpoint, or a file of --export")
     export: str | None = output("one file (safetensors); --names huggingface: for them")
-    names: str | None = option(None, None, "NAME", HIDDEN, choices=NAMINGS)
+    names: str | None = choice(NAMINGS, None, HIDDEN)
     json: str | None = output("write the report for machines; - is standard output")
     device_memory: int | None = option(None, memory_size, "SIZE", "that a rank can hold, such as 1500KB; --host-memory")
     host_memory: int | None = option(None, memory_size, "SIZE", HIDDEN)

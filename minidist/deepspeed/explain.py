@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError, command
-from minidist.cli.fields import fill, first_given, operand, option, parse
+from minidist.cli.fields import choice, fill, first_given, operand, option, parse, path_to, whole
 from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import at_least, memory_size, path_name, tool
 from minidist.cli.shared import TrainingOptions, recomputation
@@ -41,23 +41,23 @@ SENT = {
 }
 
 
+WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
     config: str = operand("FILE", "ds_config.json, or Accelerate's .yaml", path_name)
-    model: str | None = option(
-        None,
-        path_name,
-        "NAME",
-        f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2",
+    model: str | None = path_to(
+        "NAME", f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
     )
     parameters: int | None = option(None, parameter_count, "N", "instead of a model, a number alone, such as 7.5e9")
     sequence: int | None = option(None, at_least(1, at_most=10**9), "N", "tokens; default: the model's positions")
     device_memory: int | None = option(None, memory_size, "SIZE", "of a GPU, such as 80GB: does it fit?")
     ranks: int | None = option(None, at_least(1, at_most=10**7), "N", "default: what the file says, or 8")
-    ranks_per_host: int | None = option(None, at_least(1), "G", "default: 8, or all", also="--ranks-per-node")
+    ranks_per_host: int | None = whole("G", "default: 8, or all", also="--ranks-per-node")
     batch: int = option(16, at_least(1, at_most=10**9), "N", 'sequences in a step, for "auto"')
-    accumulate: int = option(1, at_least(1), "N", 'micro-batches in a step, for "auto"')
-    precision: str = option("mixed", None, "NAME", 'for "auto": mixed (fp16), bf16, fp32, fp64', choices=NAMES)
+    accumulate: int = whole("N", 'micro-batches in a step, for "auto"', 1)
+    precision: str = choice(NAMES, "mixed", 'for "auto": mixed (fp16), bf16, fp32, fp64')
     recompute: str = option("none", recomputation, "WHAT", "as in every chapter")
 
 

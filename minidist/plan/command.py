@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minidist import UsageError
-from minidist.cli.fields import fill, flag, option, output, outputs, parse
+from minidist.cli.fields import choice, fill, flag, option, output, outputs, parse, path_to, whole
 from minidist.cli.models import MODELS, model_of, parameter_count
-from minidist.cli.options import Parser, at_least, memory_size, path_name, tool, within
+from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
 from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
 from minidist.papers.context import SCHEMES
@@ -61,13 +61,13 @@ SECOND = within(0, 1)  # an argument type: up to one
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    model: str | None = option(None, path_name, "NAME", f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
+    model: str | None = path_to("NAME", f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
     parameters: int | None = option(None, parameter_count, "N", "instead: a GPT of GPT-3's proportions, such as 7.5e9")
     experts: int | None = option(None, at_least(2, at_most=10_000), "E", "MLPs in place of each layer's one")
-    top: int | None = option(None, at_least(1), "K", "experts that each token goes through; default: 2, or the model's")
+    top: int | None = whole("K", "experts that each token goes through; default: 2, or the model's")
     capacity: float = option(1.0, within(0.01, 1e3), "CF", "room of an expert, times the mean")
     ranks: int = option(8, at_least(1, at_most=10**6), "N", "devices")
-    ranks_per_host: int = option(8, at_least(1), "G", "devices of a host", also="--ranks-per-node")
+    ranks_per_host: int = whole("G", "devices of a host", 8, also="--ranks-per-node")
     device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
     flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
     ceiling: float = option(CEILING, within(0.01, 1), "X", "the share of them that it reaches")
@@ -77,11 +77,11 @@ class PlanOptions:
     batch: int = option(4 * 2**20, tokens(2**10), "N", "tokens of a step; 4M is 4·2²⁰", shown="4M")
     context: int | None = option(None, tokens(2**10), "N", "tokens of a sequence; default: the model's positions")
     tokens: int | None = option(None, tokens(10**3), "N", "of the whole training, such as 15T: how many days?")
-    precision: str = option("bf16", None, "NAME", "bf16, mixed (fp16), fp32 or fp64", choices=tuple(BYTES))
-    scheme: str = option("ring", None, "NAME", f"of context ranks: {', '.join(SCHEMES)}", choices=SCHEMES)
+    precision: str = choice(BYTES, "bf16", "bf16, mixed (fp16), fp32 or fp64")
+    scheme: str = choice(SCHEMES, "ring", f"of context ranks: {', '.join(SCHEMES)}")
     rows: int = option(10, at_least(1, at_most=10**4), "N", "of the table")
-    explain: int | None = option(None, at_least(1), "ROW", "every term of a row, with formula and section")
-    check: int | None = option(None, at_least(1), "ROW", "run a row, scaled down: memory and bytes, counted")
+    explain: int | None = whole("ROW", "every term of a row, with formula and section")
+    check: int | None = whole("ROW", "run a row, scaled down: memory and bytes, counted")
     published: bool = flag("instead: published runs, next to the model")
     write_deepspeed: str | None = output("the fastest row of data ranks alone as its JSON")
     write_accelerate: str | None = output("the same as its YAML")

@@ -5,15 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError
-from minidist.cli.fields import HIDDEN, flag, option, part
+from minidist.cli.fields import HIDDEN, flag, option, part, whole
 from minidist.cli.options import at_least
 from minidist.cli.shared import MixtureOptions, ModelOptions, RoutingOptions
 from minidist.papers.context import POSITIONS, SCHEMES
-
-
-def axis(help: str, default: int | None = None, metavar: str = "N", **how: Any) -> Any:
-    """The number of ranks along an axis; None: what the others leave."""
-    return option(default, at_least(1), metavar, help, **how)
 
 
 def stage_option(default: int, help: str = "ZeRO's stage on the data axis, or 0") -> Any:
@@ -23,7 +18,7 @@ def stage_option(default: int, help: str = "ZeRO's stage on the data axis, or 0"
 
 def buckets(default: int | None = None, help: str = "sum N elements at once; default: a unit's") -> Any:
     """--bucket-size, in elements, like DeepSpeed's reduce_bucket_size."""
-    return option(default, at_least(1), "N", help)
+    return whole("N", help, default)
 
 
 def nearest_divisor(ranks: int, n: int) -> int:
@@ -83,7 +78,7 @@ class DividedOptions(MixtureOptions):
     """Experts, in a chapter on other axes: its help names them in one line."""
 
     experts: int = option(0, at_least(0, at_most=10_000), "E", "in place of an MLP; --ep --top --capacity --balance")
-    ep: int | None = option(None, at_least(1), "P", HIDDEN)
+    ep: int | None = whole("P", HIDDEN)
     routing: RoutingOptions = part(RoutingOptions, listed=False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from minidist import UsageError, context_parallel, train
 from minidist.claims.context import attention_bytes, claims, print_closing
 from minidist.claims.described import described
-from minidist.cli.fields import output, part
+from minidist.cli.fields import output, part, whole
 from minidist.cli.paths import write_json, write_output
 from minidist.cli.shared import Line
 from minidist.command import Job
@@ -23,13 +23,13 @@ from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block
 from minidist.papers.context import POSITIONS, SCHEMES
-from minidist.programs.axes import ContextOptions, axis, check_context, nearest_divisor, stage_option
+from minidist.programs.axes import ContextOptions, check_context, nearest_divisor, stage_option
 from minidist.programs.chapter import Chapter
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions:
-    cp: int | None = axis("ranks that divide each sequence; default: all")
+    cp: int | None = whole("N", "ranks that divide each sequence; default: all")
     how: ContextOptions = part(ContextOptions)
     zero: int = stage_option(0, "ZeRO's stage over all ranks, or 0")
     compare: str | bool | None = output(

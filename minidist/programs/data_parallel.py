@@ -8,7 +8,7 @@ from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.cli.fields import option
+from minidist.cli.fields import choice
 from minidist.command import Job
 from minidist.formulas.needs import needs
 from minidist.programs.axes import buckets
@@ -36,7 +36,7 @@ class OnDataAxis(Chapter[B]):
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallelOptions:
-    reduce: str = option("ring", help="over a ring, or through a master", choices=("ring", "server"))
+    reduce: str = choice(("ring", "server"), "ring", "over a ring, or through a master", None)
     bucket_size: int | None = buckets()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from minidist import UsageError, expert_parallel
 from minidist.claims import routed as claims
 from minidist.claims.run import Run
-from minidist.cli.fields import option, output, part
+from minidist.cli.fields import option, output, part, whole
 from minidist.cli.options import at_least
 from minidist.cli.shared import Line, MixtureOptions
 from minidist.cli.tables import make_table, say, show
@@ -41,12 +41,12 @@ class SomeExperts(MixtureOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertOptions:
-    ep: int | None = option(None, at_least(1), "P", "ranks that divide the experts; default: as many as possible")
+    ep: int | None = whole("P", "ranks that divide the experts; default: as many as possible")
     zero: int = stage_option(1)
-    ranks_per_host: int | None = option(None, at_least(1), "G", "of the P ranks, those that share a host")
-    host_limit: int | None = option(None, at_least(1), "H", "the most hosts that a token may go to")
+    ranks_per_host: int | None = whole("G", "of the P ranks, those that share a host")
+    host_limit: int | None = whole("H", "the most hosts that a token may go to")
     mixture: MixtureOptions = part(SomeExperts)
-    against_dense: int | None = option(None, at_least(1), "S", "--top 1: S seeds, next to a dense model of that size")
+    against_dense: int | None = whole("S", "--top 1: S seeds, next to a dense model of that size")
     against_plot: str | None = output("draw what --against-dense finds")
 
 

@@ -13,8 +13,7 @@ from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.context import attention_claims
 from minidist.claims.run import Run
-from minidist.cli.fields import flag, option, part
-from minidist.cli.options import at_least
+from minidist.cli.fields import choice, flag, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.data_parallel import DataParallel
@@ -29,7 +28,6 @@ from minidist.parallel3d import grid
 from minidist.programs.axes import (
     ContextOptions,
     DividedOptions,
-    axis,
     check_context,
     check_division,
     choose_ep,
@@ -43,17 +41,13 @@ STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
 
 @dataclass(frozen=True, kw_only=True)
 class FSDPOptions:
-    strategy: str = option(STRATEGIES[0], None, "NAME", f"or {', '.join(STRATEGIES[1:])}", choices=STRATEGIES)
-    ranks_per_host: int | None = option(
-        None, at_least(1), "G", "hybrid_shard: they divide states; default: half of all", also="--shard"
-    )
-    backward_prefetch: str | None = option(
-        None, None, "W", "pre, post or none; default: pre", choices=("pre", "post", "none")
-    )
+    strategy: str = choice(STRATEGIES, STRATEGIES[0], f"or {', '.join(STRATEGIES[1:])}")
+    ranks_per_host: int | None = whole("G", "hybrid_shard: they divide states; default: half of all", also="--shard")
+    backward_prefetch: str | None = choice(("pre", "post", "none"), None, "pre, post or none; default: pre", "W")
     forward_prefetch: bool = flag("gather the next units before a forward, too")
-    prefetch: int | None = option(None, at_least(1), "K", "units gathered ahead; default: 1")
+    prefetch: int | None = whole("K", "units gathered ahead; default: 1")
     no_sync: bool = flag("reduce once for all micro-batches (--accumulate)")
-    cp: int = axis("divide sequences; --scheme, --positions", 1)
+    cp: int = whole("N", "divide sequences; --scheme, --positions", 1)
     how: ContextOptions = part(ContextOptions, listed=False)
     mixture: DividedOptions = part(DividedOptions)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from minidist import UsageError, infinity, unix
 from minidist.claims.infinity import bandwidth_table, claims, print_closing
-from minidist.cli.fields import first_given, flag, option
-from minidist.cli.options import memory_size, path_name
+from minidist.cli.fields import first_given, flag, option, path_to
+from minidist.cli.options import memory_size
 from minidist.cli.paths import check_room
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
@@ -24,7 +24,7 @@ from minidist.programs.chapter import Chapter
 @dataclass(frozen=True, kw_only=True)
 class InfinityOptions:
     zero: int = option(3, int, None, "the stage: below 3 parameters stay on the devices", choices=(1, 2, 3))
-    disk: str | None = option(None, path_name, "DIR", "a folder for the files; default: a temporary one")
+    disk: str | None = path_to("DIR", "a folder for the files; default: a temporary one")
     disk_memory: int | None = option(None, memory_size, "SIZE", "of a rank's files, at most")
     bandwidth_table: bool = flag("how fast N disks bring a unit, and how fast one does")
 

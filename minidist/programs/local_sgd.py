@@ -9,8 +9,8 @@ from minidist.claims.proof import PHASE
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
-from minidist.cli.fields import first_given, option
-from minidist.cli.options import at_least, within
+from minidist.cli.fields import first_given, option, whole
+from minidist.cli.options import within
 from minidist.cli.tables import say
 from minidist.command import Job
 from minidist.papers import local_sgd as paper
@@ -20,7 +20,7 @@ from minidist.programs.serial import Averaged, Serial
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDOptions:
-    every: int = option(10, at_least(1), "H", "steps from one averaging to the next")
+    every: int = whole("H", "steps from one averaging to the next", 10)
     outer_lr: float = option(1.0, within(0, 10), "X", "DiLoCo's outer learning rate; its paper: 0.7")
     outer_momentum: float = option(0.0, within(0, 1), "X", "and Nesterov momentum; its paper: 0.9")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import EndJob, UsageError, data, mapreduce
-from minidist.cli.fields import flag, operand, option, parse, ranks_option
+from minidist.cli.fields import flag, operand, option, parse, path_to, ranks_option, whole
 from minidist.cli.fields import output as written
 from minidist.cli.options import at_least, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_writable
@@ -37,14 +37,12 @@ class MapReduceOptions:
     job: str | None = option(None, some_text, "MODULE:CLASS", "a job of your own; then all arguments are files")
     memory: float = option(64.0, within(0.001, 1e6), "MB", "for intermediate pairs in a task")
     no_combine: bool = flag("send every pair to the reducers")
-    skip_bad: int = option(0, at_least(0), "N", "leave out up to N records on which a function fails")
+    skip_bad: int = whole("N", "leave out up to N records on which a function fails", 0, least=0)
     no_backup: bool = flag("no backup tasks for stragglers")
     replicas: int = option(3, at_least(1), help="machines that hold a copy of each split (simulated)")
     timeout: float = option(Plan.timeout, timeout, "S", "give up a silent rank after it; 0: never")
     resume: bool = flag("finish a job that was killed")
-    local: str | None = option(
-        None, path_name, "DIR", "folder for intermediate files on each machine; default: in --output"
-    )
+    local: str | None = path_to("DIR", "folder for intermediate files on each machine; default: in --output")
     inject: tuple[str, ...] = option(
         (), None, "FAULT", "bad:TEXT, slow:RANK:FACTOR, ...: mr/faults.py", action="append"
     )

@@ -11,8 +11,7 @@ from minidist.claims.offload import below, link_claims, memory_claims, optimum_c
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
-from minidist.cli.fields import option, part
-from minidist.cli.options import at_least
+from minidist.cli.fields import choice, option, part, whole
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
 from minidist.formulas import needs as formulas
@@ -45,9 +44,9 @@ def claims(run: Run) -> list[Claim]:
 @dataclass(frozen=True, kw_only=True)
 class OffloadOptions:
     zero: int = option(2, int, None, "the stage", choices=(1, 2, 3))
-    parameters: str = option("device", help="of --zero 3: where their shard is", choices=("device", "host"))
+    parameters: str = choice(("device", "host"), "device", "of --zero 3: where their shard is", None)
     limits: LimitOptions = part(LimitOptions)
-    delayed_update: int | None = option(None, at_least(0), "N", "after N steps, update during the next step's passes")
+    delayed_update: int | None = whole("N", "after N steps, update during the next step's passes", least=0)
 
 
 def check_places(own: OffloadOptions) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from minidist import UsageError, parallel3d
 from minidist.claims.grid import claims, print_closing
-from minidist.cli.fields import HIDDEN, first_given, option, output, part
-from minidist.cli.options import at_least
+from minidist.cli.fields import HIDDEN, choice, first_given, output, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.ep.count import count as count_experts
@@ -21,7 +20,6 @@ from minidist.pp.schedules import SCHEDULES
 from minidist.programs.axes import (
     ContextOptions,
     DividedOptions,
-    axis,
     check_context,
     check_division,
     check_tensor,
@@ -42,27 +40,19 @@ WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flus
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions:
-    dp: int | None = axis("data-parallel ranks; default: what the others leave")
-    pp: int | None = axis("stages; default: 2 if 2 or more ranks are left", formerly="--pipeline")
-    tp: int | None = axis("ranks that share each layer; default: 2 if possible", formerly="--tensor")
-    cp: int = axis("divide sequences; --scheme, --positions", 1)
+    dp: int | None = whole("N", "data-parallel ranks; default: what the others leave")
+    pp: int | None = whole("N", "stages; default: 2 if 2 or more ranks are left", formerly="--pipeline")
+    tp: int | None = whole("N", "ranks that share each layer; default: 2 if possible", formerly="--tensor")
+    cp: int = whole("N", "divide sequences; --scheme, --positions", 1)
     how: ContextOptions = part(ContextOptions, listed=False)
     mixture: DividedOptions = part(DividedOptions)
     zero: int = stage_option(1)
-    ranks_per_host: int | None = option(
-        None, at_least(1), "G", "on a host, of dp: with --zero 3, or --host-limit H", also="--shard"
-    )
-    host_limit: int | None = option(None, at_least(1), "H", HIDDEN)
-    schedule: str | None = option(
-        None, None, "NAME", "with a flush: pipeline --draw all; default: 1f1b", choices=WITH_FLUSH
-    )
-    micro_batches: int | None = option(
-        None, at_least(1), "M", "in a step; default: about 8, or unpipelined 1", ("-m", "--micro-batches")
-    )
-    chunks: int | None = option(
-        None, at_least(1), "V", "of a stage that has several; --contiguous N: llama3", ("-v", "--chunks")
-    )
-    contiguous: int | None = option(None, at_least(1), "N", HIDDEN)
+    ranks_per_host: int | None = whole("G", "on a host, of dp: with --zero 3, or --host-limit H", also="--shard")
+    host_limit: int | None = whole("H", HIDDEN)
+    schedule: str | None = choice(WITH_FLUSH, None, "with a flush: pipeline --draw all; default: 1f1b")
+    micro_batches: int | None = whole("M", "in a step; default: about 8, or unpipelined 1", short="-m")
+    chunks: int | None = whole("V", "of a stage that has several; --contiguous N: llama3", short="-v")
+    contiguous: int | None = whole("N", HIDDEN)
     trace: str | None = output("write the timelines for https://ui.perfetto.dev")
     sequence_parallel: bool = sequence_flag()
 

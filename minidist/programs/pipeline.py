@@ -11,8 +11,8 @@ from minidist import UsageError, command, pipeline
 from minidist.claims import pipeline as promised
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
-from minidist.cli.fields import HIDDEN, flag, option, output, parse
-from minidist.cli.options import Parser, at_least, within
+from minidist.cli.fields import HIDDEN, choice, flag, option, output, parse, whole
+from minidist.cli.options import Parser, within
 from minidist.cli.paths import check_writable
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
@@ -28,7 +28,6 @@ from minidist.pp.best import choose
 from minidist.pp.draw import Sizes, draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, Staging, cut, few_micro_batches, fit
 from minidist.pp.schedules import SCHEDULES
-from minidist.programs.axes import axis
 from minidist.programs.chapter import Chapter
 from minidist.programs.clocks import show_clocks
 from minidist.programs.serial import Delayed, Serial
@@ -66,29 +65,17 @@ ON_ITS_OWN = "--clip 0 --precision fp32 --untied"
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    schedule: str = option("1f1b", None, "NAME", "one of those of --draw all", choices=tuple(SCHEDULES))
-    micro_batches: int | None = option(
-        None, at_least(1), "M", "to an update; default: about 8, or PipeDream 1", ("-m", "--micro-batches")
-    )
-    chunks: int | None = option(
-        None, at_least(1), "V", "of each stage, if it has several; default: 2", ("-v", "--chunks")
-    )
-    contiguous: int | None = option(None, at_least(1), "N", CONTIGUOUS)
+    schedule: str = choice(SCHEDULES, "1f1b", "one of those of --draw all")
+    micro_batches: int | None = whole("M", "to an update; default: about 8, or PipeDream 1", short="-m")
+    chunks: int | None = whole("V", "of each stage, if it has several; default: 2", short="-v")
+    contiguous: int | None = whole("N", CONTIGUOUS)
     replicas: tuple[int, ...] | str = option((), stage_workers, "R,R,...", "pipedream: ranks of each stage; or auto")
     trace: str | None = output("write the timeline for https://ui.perfetto.dev")
-    draw: str | None = option(
-        None,
-        None,
-        "NAME",
-        "draw a schedule, or all; --costs F,B,W[,message[,F&B]]",
-        choices=("all", *SCHEDULES),
-    )
+    draw: str | None = choice(("all", *SCHEDULES), None, "draw a schedule, or all; --costs F,B,W[,message[,F&B]]")
     best: bool = flag("draw the fastest; --held X of 1F1B's activations")
     held: float | None = option(None, within(0, 1000), "X", HIDDEN)
     costs: tuple[float, ...] | None = option(None, times_of, "TIMES", HIDDEN)
-    pp: int | None = axis(
-        "stages: to draw, 4; to train, as many as ranks", names=("-p", "--pp"), metavar="P", formerly="--stages"
-    )
+    pp: int | None = whole("P", "stages: to draw, 4; to train, as many as ranks", short="-p", formerly="--stages")
     zero_bubble_table: bool = flag("Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
 
     @property

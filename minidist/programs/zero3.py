@@ -8,8 +8,7 @@ from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
-from minidist.cli.fields import first_given, flag, option, part
-from minidist.cli.options import at_least
+from minidist.cli.fields import first_given, flag, part, whole
 from minidist.command import Job
 from minidist.formulas import needs as formulas
 from minidist.formulas.asked import Asked
@@ -23,9 +22,9 @@ from minidist.zr.limits import Limits, limited
 class LimitOptions:
     """The limits that DeepSpeed's stage 3 has, in elements."""
 
-    persist: int = option(0, at_least(0), "N", "do not divide parameters of at most N elements")
-    ahead: int = option(0, at_least(0), "N", "gather up to N elements ahead, in whole units")
-    live: int | None = option(None, at_least(0), "N", "but not if more than N would be gathered; default: any")
+    persist: int = whole("N", "do not divide parameters of at most N elements", 0, least=0)
+    ahead: int = whole("N", "gather up to N elements ahead, in whole units", 0, least=0)
+    live: int | None = whole("N", "but not if more than N would be gathered; default: any", least=0)
 
     @property
     def asked(self) -> Limits:

@@ -6,7 +6,7 @@ from typing import Any
 
 from minidist import UsageError, train, zero_r
 from minidist.claims.zero_r import claims, print_closing
-from minidist.cli.fields import first_given, flag, option, output
+from minidist.cli.fields import choice, first_given, flag, output, whole
 from minidist.cli.options import memory_size
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
@@ -16,7 +16,7 @@ from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
-from minidist.programs.axes import axis, buckets, check_tensor, nearest_divisor, sequence_flag, stage_option
+from minidist.programs.axes import buckets, check_tensor, nearest_divisor, sequence_flag, stage_option
 from minidist.programs.data_parallel import OnDataAxis
 from minidist.zr import arenas, configurations
 
@@ -26,10 +26,10 @@ ALONE = ("memory_plot", "save", "load", "export", "sample", "witness")  # what a
 
 @dataclass(frozen=True, kw_only=True)
 class ZeROROptions:
-    tp: int | None = axis("ranks that share each layer; default: 2 if possible")
+    tp: int | None = whole("N", "ranks that share each layer; default: 2 if possible")
     zero: int = stage_option(2)
     sequence_parallel: bool = sequence_flag()
-    activations: str = option("partitioned", None, "WHERE", f"checkpoints: {', '.join(PLACES)}", choices=PLACES)
+    activations: str = choice(PLACES, "partitioned", f"checkpoints: {', '.join(PLACES)}", "WHERE")
     scattered: bool = flag("each checkpoint for itself, not all in one room")
     bucket_size: int = buckets(10_000, "elements of the buffer for gradients")
     arena_plot: str | None = output("give arrays addresses, and draw where they are in a step")

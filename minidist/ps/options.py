@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidist.cli.fields import flag, option
+from minidist.cli.fields import choice, flag, option, whole
 from minidist.cli.options import at_least, within
 
 CONSISTENCIES = ("bsp", "ssp", "async")
@@ -24,15 +24,15 @@ def pair(number: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    consistency: str = option("bsp", None, "NAME", "bsp; ssp, async: not serial losses", choices=CONSISTENCIES)
-    staleness: int = option(4, at_least(0), "N", "ssp: iterations that a read may lag")
-    servers: int = option(1, at_least(1), "N", "the last N ranks; the others work")
+    consistency: str = choice(CONSISTENCIES, "bsp", "bsp; ssp, async: not serial losses")
+    staleness: int = whole("N", "ssp: iterations that a read may lag", 4, least=0)
+    servers: int = whole("N", "the last N ranks; the others work", 1)
     colocated: bool = flag("every rank works, and serves 1/N of the keys")
-    placement: str = option("even", None, "NAME", "of keys: even or hash", choices=("even", "hash"))
-    virtual: int = option(32, at_least(1), "N", "hash: virtual servers to a server")
-    replicas: int = option(0, at_least(0), "N", "copies of a shard, on the servers after its own")
-    local_steps: int = option(1, at_least(1), "N", "of a worker between pulls")
-    keys: str = option("none", None, "NAME", "with values: none, list or cached", choices=("none", "list", "cached"))
+    placement: str = choice(("even", "hash"), "even", "of keys: even or hash")
+    virtual: int = whole("N", "hash: virtual servers to a server", 32)
+    replicas: int = whole("N", "copies of a shard, on the servers after its own", 0, least=0)
+    local_steps: int = whole("N", "of a worker between pulls", 1)
+    keys: str = choice(("none", "list", "cached"), "none", "with values: none, list or cached")
     filter: float = option(0.0, within(0, 1e9), "X", "push what exceeds this, keep the rest; 0: all")
     jitter: float = option(1.0, within(0, 1), "X", "simulated time: how much of it is luck")
     slow: tuple[tuple[int, float], ...] = option(
