@@ -9,7 +9,6 @@ from minidist.formulas.asked import Asked, Averaging, Sharding
 from minidist.layout import Layout
 from minidist.papers.models import Model
 
-STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
 SAME = {each.name for each in fields(Asked)}  # options of chapters that the description calls the same
 
 
@@ -19,7 +18,7 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
     training, mixture = line.training, mixture_of(line.own)
     experts, top = mixture.experts, mixture.top if mixture.experts else 1
     model = model_of(line.model, vocabulary, experts, top, own.get("persist", 0))
-    parts: dict[str, Any] = {"zero": STAGES.get(chapter, 0)}
+    parts: dict[str, Any] = {"zero": getattr(line.own, "stage", 0)}  # where it is no option
     parts |= {name: value for name, value in own.items() if name in SAME and name != "virtual"}
     if "scheme" in own:
         parts["attention"] = own["scheme"]

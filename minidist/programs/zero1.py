@@ -1,7 +1,7 @@
 """ZeRO-1 as a program: its options, and what the paper says of its runs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from minidist import zero1
 from minidist.claims.activations import peak_of_layers
@@ -14,7 +14,8 @@ from minidist.programs.data_parallel import OnDataAxis
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketOptions:
+class ZeRO1Options:
+    stage: ClassVar[int] = 1
     bucket_size: int | None = buckets()
 
 
@@ -23,11 +24,11 @@ def claims(run: Run) -> list[Claim]:
     return [*held, *traffic_claims(run)]
 
 
-class ZeRO1Chapter(OnDataAxis[BucketOptions]):
-    name, doc, options = "zero1", zero1.__doc__, BucketOptions
+class ZeRO1Chapter(OnDataAxis[ZeRO1Options]):
+    name, doc, options = "zero1", zero1.__doc__, ZeRO1Options
     claims = staticmethod(claims)
 
-    def make(self, job: Job[BucketOptions], comm: Any) -> zero1.ZeRO1:
+    def make(self, job: Job[ZeRO1Options], comm: Any) -> zero1.ZeRO1:
         return zero1.ZeRO1(job.units, job.settings, comm)
 
 

@@ -1,7 +1,7 @@
 """ZeRO-3 as a program: its options, and what the paper says of its runs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from minidist import UsageError, zero3
 from minidist.claims.activations import peak_of_layers
@@ -33,6 +33,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeRO3Options:
+    stage: ClassVar[int] = 3
     keep_last: bool = flag("keep the last unit gathered from forward to backward")
     limits: LimitOptions = part(LimitOptions)
     bucket_size: int | None = buckets()
