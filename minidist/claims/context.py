@@ -1,14 +1,16 @@
 """What the papers say about context parallelism, next to what a run computed, held and sent."""
 
+from dataclasses import replace
+
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
 from minidist.formulas.activations import all_keep
 from minidist.formulas.asked import Asked
-from minidist.formulas.context import SOURCES, blocks, context_elements, heads_and_depth
+from minidist.formulas.context import blocks, heads_and_depth
 from minidist.formulas.shares import parts_of, shares_of
-from minidist.formulas.volumes import data_elements
+from minidist.formulas.volumes import context_volumes, data_elements
 from minidist.papers import chen, context
 
 
@@ -89,24 +91,21 @@ def work_claims(run: Run) -> list[Claim]:
 
 def attention_bytes(run: Asked) -> list[float]:
     """Bytes that each rank sends for the attention of all layers in a step in which no layer runs again."""
-    p = run.bytes.stored
-    phases = context_elements(run, parts_of(run, run.micro_batch)).values()
-    each = [sum(elements) for elements in zip(*(of for _, of in phases), strict=True)]
-    return [run.accumulate * run.model.layers * p * elements for elements in each]
+    alike = replace(run, recompute="none")
+    sent: list[float] = [0] * run.ranks
+    for volume in context_volumes(alike, shares_of(alike)):
+        sent = [n + volume.times * volume.width * more for n, more in zip(sent, volume.elements, strict=True)]
+    return sent
 
 
 def attention_claims(run: Run) -> tuple[list[Claim], float]:
     """Claims on attention's messages, by phase, and all ranks' bytes. Layers that run again repeat their forward."""
-    p = run.bytes.stored
-    again = chen.runs_again(run.recompute, run.model.layers)
+    p, again = run.bytes.stored, chen.runs_again(run.recompute, run.model.layers)
     made, everything = [], 0.0
-    for phase, (formula, elements) in context_elements(run, parts_of(run, run.micro_batch)).items():
-        times = run.model.layers + again * phase.endswith("forward")
-        sent = [run.accumulate * times * p * number for number in elements]
-        letters = f"(l+{again})" if times > run.model.layers else "l"
-        made.append(
-            on_each_rank(SOURCES[run.attention], phase, f"{letters}·{p}b·{formula}", sent, run.sent_in(phase), "bytes")
-        )
+    for volume in context_volumes(run, shares_of(run)):
+        formula = volume.formula.replace("r)", f"{again})").replace("b·", f"·{p}b·", 1)
+        sent = [volume.times * p * number for number in volume.elements]
+        made.append(on_each_rank(volume.source, volume.name, formula, sent, run.sent_in(volume.name), "bytes"))
         everything += sum(sent)
     return made, everything
 
@@ -123,10 +122,7 @@ def traffic_claims(run: Run) -> list[Claim]:
         norm = 8 * (n - 1)
         made.append(on_each_rank("in addition", "norm of the gradient", "8(W-1)", norm, run.sent_in("norm"), "bytes"))
         everything += n * norm
-    payload = sum(run.sent_by(rank) for rank in range(n))
-    for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received))):
-        made.append(Claim("together", name, "nothing else", everything, counted, "bytes", "all ranks"))
-    return made
+    return [*made, *nothing_else(run, everything)]
 
 
 def print_closing(run: Run) -> None:

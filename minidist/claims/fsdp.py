@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import count_agreeing, print_zero_closing
-from minidist.claims.run import Run
+from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims, states_claims, traffic_claims, whole_states
 from minidist.cli.tables import number
 from minidist.formulas.context import Blocks
@@ -117,10 +117,7 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
     formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
     everything = [run.sent_by(rank) for rank in ranks]
     if others is not None:
-        total = sum(inside) + sum(across) + others
-        for name, nbytes in (("sent in all", sum(everything)), ("arrived in all", sum(run.received))):
-            claims.append(Claim("together", name, "nothing else", total, nbytes, "bytes", "all ranks"))
-        return claims
+        return [*claims, *nothing_else(run, sum(inside) + sum(across) + others)]
     for name, counted, from_host in (("all that is sent", everything, 0), ("all that arrives", run.received, -1)):
         by_host = [across[(host[rank] + from_host) % hosts * f] for rank in ranks]
         in_all = [mine + other for mine, other in zip(inside, by_host, strict=True)]

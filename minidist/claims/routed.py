@@ -6,13 +6,13 @@ import numpy as np
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims
 from minidist.cli.tables import make_table, say, show
 from minidist.formulas import experts
 from minidist.formulas.activations import all_keep
 from minidist.formulas.shares import Share, count_forwards, shares_of, states_of
-from minidist.formulas.volumes import data_elements
+from minidist.formulas.volumes import data_elements, expert_volumes
 from minidist.papers import chen, deepspeed_moe, mixtral, switch
 
 
@@ -80,19 +80,16 @@ def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:
 def exchanges(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Numbers for each expert: how many rows will come, if no capacity says so; and how often each was chosen."""
     counts, chosen = experts.numbers_sent(run, count_forwards(run, shares))
+    rows, times = run.sent_in("counts"), run.sent_in("balance")
     return [
-        on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a layer", counts, run.sent_in("counts"), "bytes"),
-        on_each_rank(
-            "Switch eq. 5", "shares of choices", "8·2E(N-1)/N likewise", chosen, run.sent_in("balance"), "bytes"
-        ),
+        on_each_rank("MegaBlocks", "counts of rows", "8E(P-1)/P a layer", counts, rows, "bytes"),
+        on_each_rank("Switch eq. 5", "shares of choices", "8·2E(N-1)/N likewise", chosen, times, "bytes"),
     ]
 
 
 def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
     """Bytes of `all_to_alls` and `exchanges`, on all ranks together."""
-    rows, _ = experts.rows(run, count_forwards(run, shares))
-    numbers = experts.numbers_sent(run, count_forwards(run, shares))
-    return sum(rows) * run.model.h * run.bytes.stored + sum(map(sum, numbers))
+    return sum(volume.width * sum(volume.elements) for volume in expert_volumes(run, shares))
 
 
 def data_axis(run: Run) -> list[Claim]:
@@ -117,12 +114,8 @@ def together(run: Run, shares: Sequence[Share]) -> list[Claim]:
     n, p = run.ranks, run.bytes.stored
     expected = bytes_sent(run, shares) + 8 * (n - 1) * n
     expected += sum(round(p * sent) for rank in range(n) for sent in data_elements(run, rank).values())
-    payload = sum(run.sent_by(rank) for rank in range(n))
-    return [
-        on_each_rank("together", "norm of the gradient", "8(N-1)", 8 * (n - 1), run.sent_in("norm"), "bytes"),
-        Claim("together", "sent in all", "nothing else", expected, payload, "bytes", "all ranks"),
-        Claim("together", "arrived in all", "nothing else", expected, sum(run.received), "bytes", "all ranks"),
-    ]
+    norm = on_each_rank("together", "norm of the gradient", "8(N-1)", 8 * (n - 1), run.sent_in("norm"), "bytes")
+    return [norm, *nothing_else(run, expected)]
 
 
 # ---- where tokens go -------------------------------------------------------------------------------------------------

@@ -70,6 +70,15 @@ class Run(Asked):
         }
 
 
+def nothing_else(run: Run, expected: float, control: int = 0) -> list[Claim]:
+    """That all ranks together sent and received this many bytes. control: bytes that do not count."""
+    payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - control
+    return [
+        Claim("together", name, "nothing else", expected, counted, "bytes", "all ranks")
+        for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received)))
+    ]
+
+
 def run_of(asked: Asked, **did: Any) -> Run:
     """The run that was asked for, with what it did."""
     return Run(**{each.name: getattr(asked, each.name) for each in fields(asked)}, **did)

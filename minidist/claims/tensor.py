@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minidist.claims.activations import activation_formula, formula_of_layers, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims, whole_states
 from minidist.formulas.activations import all_keep
 from minidist.formulas.shares import Share, shares_of
@@ -121,7 +121,4 @@ def total_claims(run: Run, volumes: Sequence[Volume], beside: Mapping[str, Left]
         claims.append(Claim("in addition", "clock stamps", "one a message", stamps, messages, "messages", "all ranks"))
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
     expected += sum(promised for _, promised in beside.values())
-    payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
-    for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received))):
-        claims.append(Claim("together", name, "nothing else", expected, counted, "bytes", "all ranks"))
-    return claims
+    return [*claims, *nothing_else(run, expected, sum(run.sent_in("control")) if stamps else 0)]

@@ -14,18 +14,15 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     """ZeRO's formulas for what a rank holds between steps."""
     p, k = run.bytes.stored, run.optimizer_bytes
     states = zero.model_states(run.model.parameters(run.ranks), run.ranks, stage, p, p, k)
-    divided = {"parameters": stage >= 3, "gradients": stage >= 2, "optimizer": stage >= 1}
-    claims = []
-    factors = {"parameters": p, "gradients": p, "optimizer": k}
-    for kind, factor in factors.items():
-        formula = f"{factor}Ψ/N" if divided[kind] else f"{factor}Ψ"
-        section = f"ZeRO §5.{stage}" if stage else "ZeRO §3.1"
-        claims.append(on_each_rank(section, kind, formula, getattr(states, kind), run.memory_of(kind), "bytes"))
-    held = [sum(rank[kind] for kind in divided) for rank in run.memory]
-    whole = sum(factor for kind, factor in factors.items() if not divided[kind])
-    shared = sum(factor for kind, factor in factors.items() if divided[kind])
-    formula = " + ".join(term for term in (f"{whole}Ψ" * (whole > 0), f"{shared}Ψ/N" * (shared > 0)) if term)
-    return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
+    factors = {"parameters": (p, 3), "gradients": (p, 2), "optimizer": (k, 1)}  # from which stage on it is divided
+    whole = sum(factor for factor, divides in factors.values() if stage < divides)
+    terms = f"{whole}Ψ" * (whole > 0), f"{2 * p + k - whole}Ψ/N" * (stage > 0)
+    held = [sum(rank[kind] for kind in factors) for rank in run.memory]
+    source = f"ZeRO §5.{stage}" if stage else "ZeRO §3.1"
+    return [
+        *states_claims(run, [states] * len(held), stage, "Ψ", "Ψ/N", source),
+        on_each_rank("ZeRO Fig. 1", "together", " + ".join(filter(None, terms)), states.total, held, "bytes"),
+    ]
 
 
 def states_claims(

@@ -101,13 +101,15 @@ def follows_formula(run: Asked) -> bool:
 def peaks(run: Asked, rank: int) -> Peaks:
     """A rank's peaks over all moments of a step."""
     chunks = chunks_held(run, rank, flats(run, rank))
-    passages = {chunk: passage(run, rank, chunk) for chunk in chunks}
-    if not (run.staged and follows_formula(run)):
-        found = [one.back for one in passages.values()]
-        return Peaks(
-            Moment(*map(max, zip(*(one.of_kinds for one in found), strict=True))), max(o.together for o in found)
-        )
-    return peaks_of_stage(run, rank, chunks, passages)
+    return peaks_of(run, rank, {at: passage(run, rank, at, keeps(run, rank, at.share)) for at in chunks}, chunks)
+
+
+def peaks_of(run: Asked, rank: int, passages: "dict[Chunk, Pass]", chunks: "Sequence[Chunk]") -> Peaks:
+    """The same, if it is known what a micro-batch holds in each of the rank's chunks."""
+    if run.staged and follows_formula(run):
+        return peaks_of_stage(run, rank, chunks, passages)
+    kinds, together = zip(*(one.back for one in passages.values()), strict=True)
+    return Peaks(Moment(*map(max, zip(*kinds, strict=True))), max(together))
 
 
 class Chunk(NamedTuple):
@@ -172,9 +174,8 @@ def peaks_of_stage(run: Asked, rank: int, chunks: Sequence[Chunk], passages: dic
 # ---- a micro-batch in a chunk ----------------------------------------------------------------------------------------
 
 
-def passage(run: Asked, rank: int, at: Chunk) -> Pass:
-    """A micro-batch's pass through a chunk."""
-    kept = keeps(run, rank, at.share)
+def passage(run: Asked, rank: int, at: Chunk, kept: Kept) -> Pass:
+    """A micro-batch's pass through a chunk. kept: what the chunk's layers keep."""
     if SCHEDULES[run.layout.schedule].splits and follows_formula(run):
         return split_passage(run, rank, at.share, kept)
     either = most_of(moments(run, at, kept))

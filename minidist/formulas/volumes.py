@@ -19,7 +19,7 @@ from minidist.pp.instructions import ACTIVATION, GRADIENT
 
 def context_volumes(run: Asked, shares: Sequence[Share]) -> list[Volume]:
     """Keys, values and their gradients, or heads in exchange for positions, of each rank's layers."""
-    if run.layout.cp == 1:
+    if run.scheme is None:
         return []
     parts, volumes = parts_of(run, run.micro_batch), []
     for phase, (formula, of_ranks) in context_elements(run, parts).items():

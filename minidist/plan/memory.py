@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
 from minidist.formulas.context import blocks
 from minidist.formulas.flights import KEEPS_ALL
-from minidist.formulas.needs import peaks
-from minidist.formulas.shares import states_of
+from minidist.formulas.needs import Chunk, Pass, Peaks, chunks_held, passage, peaks_of
+from minidist.formulas.shares import flats, states_of
 from minidist.papers import zero
 from minidist.pp.schedules import SCHEDULES
 
@@ -57,12 +58,29 @@ def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
     stage = max(asked.zero, 1)  # of ZeRO: below 2, nothing is in passing
     for rank, place in enumerate(asked.places):
         on = (stage, place.context, *of_part(asked, rank, stage >= 2), *of_pass(asked))
-        fullest = memo.recall(("fullest", *on, *order), partial(peaks, asked, rank))
+        fullest = memo.recall(("fullest", *on, *order), partial(peaks, asked, memo, rank))
         message = memo.recall(("messages", *on), partial(messages, asked, rank))
         states = states_on(asked, memo, rank)
         kinds = states.parameters, states.gradients, states.optimizer, *fullest.of_kinds, message
         found.append(Held(*kinds, states.total + fullest.together + message))
     return found
+
+
+def peaks(asked: Asked, memo: Memo, rank: int) -> Peaks:
+    """A rank's peaks over all moments of a step."""
+    at, place, stage = asked.layout, asked.places[rank], max(asked.zero, 1)
+    part = at.cp, place.context, *of_part(asked, rank), stage, asked.rows
+    chunks = memo.recall(("chunks", *part), lambda: chunks_held(asked, rank, flats(asked, rank)))
+    alike = place.tensor, place.context, SCHEDULES[at.schedule].splits, *of_pass(asked)
+
+    def kept(of: Chunk) -> Kept:
+        share = of.share._replace(embedding=False, head=False)  # layers do not depend on these
+        return memo.recall(("kept", share, *alike), partial(keeps, asked, rank, share))
+
+    def passed(of: Chunk) -> Pass:
+        return memo.recall((of, stage, *alike), lambda: passage(asked, rank, of, kept(of)))
+
+    return peaks_of(asked, rank, {of: passed(of) for of in chunks}, chunks)
 
 
 def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from minidist.formulas import flights, needs, shares
+from minidist.formulas.asked import Asked
 from minidist.papers.models import Model
 from minidist.plan import check, memory, traffic
 from minidist.plan.choice import Choice, Wanted, divides
@@ -192,12 +194,12 @@ def with_one_more(formula: Callable[..., int]) -> Callable[..., int]:
 # a wrong formula: where it stands, what replaces it, the row, and what must differ
 Wrong = tuple[Any, str, Callable[[Any], Any], tuple[Wanted, Choice], str]
 MUTANTS: dict[str, Wrong] = {
-    "one micro-batch more is in flight": (memory, "in_flight", one_more, SECOND, "activations"),
-    "targets do not linger": (memory, "in_flight", each(lingering=0), SECOND, "ends"),
-    "states are of a rank more": (memory, "states_in", a_rank_more, HYBRID, "optimizer"),
+    "one micro-batch more is in flight": (flights, "in_flight", one_more, SECOND, "activations"),
+    "targets do not linger": (flights, "in_flight", each(lingering=0), SECOND, "ends"),
+    "states are of a rank more": (shares, "states_in", a_rank_more, HYBRID, "optimizer"),
     "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "messages"),
-    "a unit is gathered for nothing": (memory, "moments_of_one", each(passing=0), HYBRID, "passing"),
-    "the head keeps nothing": (memory, "moments_of_one", each(ends=0), TENSOR, "ends"),
+    "a unit is gathered for nothing": (needs, "moments", each(passing=0), HYBRID, "passing"),
+    "the head keeps nothing": (needs, "moments", each(ends=0), TENSOR, "ends"),
     "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
     "layers send twice": (traffic, "layer_volumes", twice, TENSOR, "tensor"),
     "embedding and head send twice": (traffic, "end_volumes", twice, TENSOR, "tensor"),
@@ -206,7 +208,7 @@ MUTANTS: dict[str, Wrong] = {
     "the data axis sends twice": (traffic, "data_volumes", twice, HYBRID, "data"),
     "context ranks send twice": (traffic, "context_volumes", twice, SECOND, "context"),
     "tokens go twice": (traffic, "expert_volumes", twice, EXPERTS, "experts"),
-    "gradients are of no group": (traffic, "dividing", lambda f: lambda a: 1, EXPERTS, "data"),
+    "gradients are of no group": (Asked, "dividing", lambda f: property(lambda a: 1), EXPERTS, "data"),
     "tokens stay on their hosts": (
         check,
         "share_across",
@@ -215,9 +217,9 @@ MUTANTS: dict[str, Wrong] = {
         "experts, to other hosts",
     ),
     "a zero-bubble stage holds one more": (check.pipelines, "in_flight", with_one_more, SPLIT, "chunks in flight"),
-    "B leaves nothing for W": (memory, "layers_split", lambda f: lambda *of: f(*of)._replace(waiting=0), SPLIT, LATER),
-    "B needs no room of its own": (memory, "layers_split", lambda f: lambda *of: f(*of)._replace(most=0), SPLIT, LATER),
-    "the head leaves nothing for W": (memory, "ends_split", lambda f: lambda *of: (0, 0), SPLIT, "ends"),
+    "B leaves nothing for W": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(waiting=0), SPLIT, LATER),
+    "B needs no room of its own": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(most=0), SPLIT, LATER),
+    "the head leaves nothing for W": (needs, "ends_split", lambda f: lambda *of: (0, 0), SPLIT, "ends"),
     "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
 }
 
