@@ -16,9 +16,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank, on, part
-from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import by_rank, on, part
+from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
 HIDDEN = ("answers", "given", "minidist.mapreduce", "minidist.mr.files")  # what ranks cannot import

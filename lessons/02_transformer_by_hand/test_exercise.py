@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import differences, shape, together
-from minidist.classroom.meaning import working
-from minidist.classroom.parts import part
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import differences, shape, together
+from minidist.classroom.grading.meaning import working
+from minidist.classroom.grading.parts import part
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = (

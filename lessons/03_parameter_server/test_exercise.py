@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.meaning import check_timing
-from minidist.classroom.parts import on, part
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import lessons_own, together
+from minidist.classroom.grading.meaning import check_timing
+from minidist.classroom.grading.parts import on, part
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")

@@ -20,8 +20,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import factor_of
-from minidist.classroom.diagnose import (
+from minidist.classroom.grading.checks import factor_of
+from minidist.classroom.grading.diagnose import (
     chunk_of,
     distinct,
     first_difference,
@@ -29,9 +29,9 @@ from minidist.classroom.diagnose import (
     in_a_partial_sum,
     in_a_sum,
 )
-from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.meaning import check_heard, check_meaning, check_timing, working
+from minidist.classroom.grading.parts import on, part, ranks
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
 Array = np.ndarray

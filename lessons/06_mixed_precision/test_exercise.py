@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank, named, on, part, ranks
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import together
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import by_rank, named, on, part, ranks
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("narrow", "widen", "update", "gradient_norm", "next_scale", "apply_gradients")

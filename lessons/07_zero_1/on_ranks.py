@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom import engines
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import note, number, numbers, returned
+from minidist.classroom.grading import engines
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import note, number, numbers, returned
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat

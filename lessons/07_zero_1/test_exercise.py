@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, named, on, ranks
-from minidist.classroom.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import SMALL, Training, share, training
+from minidist.classroom.grading.checks import check_trains_alike
+from minidist.classroom.grading.diagnose import in_a_sum
+from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.grading.parts import by_rank, named, on, ranks
+from minidist.classroom.grading.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import SMALL, Training, share, training
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.meaning import check_worked
-from minidist.classroom.parts import by_rank, on, part, ranks
-from minidist.classroom.sharded import (
+from minidist.classroom.grading.checks import check_trains_alike
+from minidist.classroom.grading.meaning import check_worked
+from minidist.classroom.grading.parts import by_rank, on, part, ranks
+from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
     SCATTER,
@@ -38,8 +38,8 @@ from minidist.classroom.sharded import (
     sums,
     wire_cases,
 )
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import (
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
     HEAVY,
     SMALL,
     Training,

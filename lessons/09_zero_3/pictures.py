@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import DARK, GREY, QUANTITIES
 from minidist.papers import zero
 

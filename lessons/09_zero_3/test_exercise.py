@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_all_own, factor_of, run_and_blame
-from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, on, part, ranks
-from minidist.classroom.sharded import (
+from minidist.classroom.grading.checks import check_all_own, factor_of, run_and_blame
+from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.grading.parts import by_rank, on, part, ranks
+from minidist.classroom.grading.sharded import (
     RANKS,
     SCATTER,
     check_array,
@@ -37,8 +37,8 @@ from minidist.classroom.sharded import (
     sums,
     wire_cases,
 )
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
-from minidist.classroom.training import (
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
     HEAVY,
     Training,
     check_gradient,

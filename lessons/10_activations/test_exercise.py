@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
-from minidist.classroom.parts import on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import an_array, differences, is_right, same, shape, together
+from minidist.classroom.grading.parts import on
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("run_forward", "run_segment", "run_backward", "mask", "best_interval", "cut", "whole")

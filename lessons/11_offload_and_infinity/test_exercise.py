@@ -2,7 +2,7 @@
 
 Each part asks for one thing of one function, and loads exercise.py anew. Graphs, states and batches are drawn afresh;
 what is right is found by trying all placements, by training in a plain loop, by a product of whole matrices.
-The disk has a clock of its own (minidist/classroom/slow_disk.py): nothing depends on how fast a machine is.
+The disk has a clock of its own (minidist/classroom/notebook/slow_disk.py): nothing depends on how fast a machine is.
 A part earns its points or not; none needs a later one, and one mistake costs one part. What an update finds
 in a room is asked with a disk that takes no time; whether the room was its own, with a slow one.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, together
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.grading.checks import an_array, together
+from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.memory.partition import Partition, best, partitions
 
 Array = np.ndarray

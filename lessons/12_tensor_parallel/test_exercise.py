@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import (
+from minidist.classroom.grading.checks import (
     ROUGH,
     an_array,
     check_array,
@@ -25,8 +25,8 @@ from minidist.classroom.checks import (
     shape,
     together,
 )
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.parts import on, part, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 MATRIX = ("column_part", "column_forward", "column_backward", "row_forward", "row_backward")

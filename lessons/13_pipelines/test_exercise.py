@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import lessons_own, together
+from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import is_right, lessons_own, together
-from minidist.classroom.parts import on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import is_right, lessons_own, together
+from minidist.classroom.grading.parts import on
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")

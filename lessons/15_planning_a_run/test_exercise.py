@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.grading.checks import lessons_own, together
+from minidist.classroom.grading.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
 HIDDEN = (  # what a submission cannot import

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, check_handed, differences, is_right, same, together
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import an_array, check_array, check_handed, differences, is_right, same, together
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import on, part, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
 Array = np.ndarray

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, differences, is_right, same, shape, together
-from minidist.classroom.meaning import check_meaning, check_worked
-from minidist.classroom.parts import on, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import an_array, check_array, differences, is_right, same, shape, together
+from minidist.classroom.grading.meaning import check_meaning, check_worked
+from minidist.classroom.grading.parts import on, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
 Array = np.ndarray

@@ -18,10 +18,10 @@ import pytest
 from minidist import Stopped
 from minidist.bugs.handle import Handle, why_not
 from minidist.bugs.systems import System, Systems, draw
-from minidist.classroom.checks import is_right
-from minidist.classroom.parts import part
-from minidist.classroom.submission import Case, Submission, lose
-from minidist.classroom.wires import MachineFault
+from minidist.classroom.grading.checks import is_right
+from minidist.classroom.grading.parts import part
+from minidist.classroom.grading.submission import Case, Submission, lose
+from minidist.classroom.grading.wires import MachineFault
 
 KINDS = ("gradients", "norms", "sizes", "memory", "precision", "checkpoint")
 ASKED = tuple(f"check_{kind}" for kind in KINDS)

@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError, how_to_enter_clone, how_to_install, unix
-from minidist.classroom import course, reports
-from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
-from minidist.classroom.release import release
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.course.release import release
+from minidist.classroom.grading import reports
+from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from minidist.classroom.submission import Submission
-from minidist.classroom.wires import WIRES, Wire
+from minidist.classroom.grading.submission import Submission
+from minidist.classroom.grading.wires import WIRES, Wire
 
 ROOT = Path(__file__).parents[2]
 LESSONS = {lesson.name[:2]: lesson for lesson in sorted((ROOT / "lessons").glob("[0-9]*"))}

@@ -14,9 +14,10 @@ pytest.importorskip("IPython", reason="the notebook's tests need ipykernel")
 from IPython.core.interactiveshell import InteractiveShell
 
 from minidist import UsageError
-from minidist.classroom import lesson, work
-from minidist.classroom.grade import exercise_of
-from minidist.classroom.index import notebook_text, show_points
+from minidist.classroom import work
+from minidist.classroom.grading.grade import exercise_of
+from minidist.classroom.notebook import lesson
+from minidist.classroom.notebook.index import notebook_text, show_points
 
 ROOT = Path(__file__).parents[2]
 WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND = (
@@ -237,7 +238,7 @@ def shell(desks, monkeypatch, request):
     lesson._tests.cache_clear()
     shell = InteractiveShell.instance()
     shell.reset()
-    shell.run_cell("import numpy as np\nfrom minidist.classroom.lesson import check", store_history=True)
+    shell.run_cell("import numpy as np\nfrom minidist.classroom.notebook.lesson import check", store_history=True)
     yield shell
     lesson._tests.cache_clear()
     for name in ("answers", "given", "exercise"):

@@ -12,8 +12,8 @@ import pytest
 
 from classroom.grading import load
 from minidist import UsageError
-from minidist.classroom.checks import lessons_own
-from minidist.classroom.syllabus import read_headers, syllabus
+from minidist.classroom.grading.checks import lessons_own
+from minidist.classroom.notebook.syllabus import read_headers, syllabus
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -30,7 +30,7 @@ os.chdir({0!r})
 sys.path.insert(0, {0!r})
 for module in ("exercise", "answers", "given", "pictures", "shapes", "simulated", "stages", "transformer"):
     sys.modules.pop(module, None)
-from minidist.classroom import notebook
+from minidist.classroom.notebook import cell as notebook
 notebook.has_mpi = lambda: False  # which is quicker
 """
 

@@ -11,8 +11,8 @@ import pytest
 
 from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import BASES, SUBMISSIONS
-from minidist.classroom.likeness import Forms, find_alike, find_hidden_code, forms_in, texts_in
-from minidist.classroom.submission import forms_of_chapters
+from minidist.classroom.grading.likeness import Forms, find_alike, find_hidden_code, forms_in, texts_in
+from minidist.classroom.grading.submission import forms_of_chapters
 
 
 class Disguise(ast.NodeTransformer):

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from classroom.grading import ANSWERS, LESSONS, load
-from minidist.classroom.chapter import holders_of
-from minidist.classroom.ranks import stand_ins
+from minidist.classroom.grading.chapter import holders_of
+from minidist.classroom.grading.ranks import stand_ins
 
 ORDERS = [[("F", 0), ("F", 1), ("BW", 0), ("BW", 1)], [("F", 0), ("B", 0), ("F", 1), ("W", 0), ("BW", 1)]]
 
@@ -177,4 +177,4 @@ def test_what_ranks_run_has_the_stand_ins_of_its_lesson(number: str) -> None:
     said = {node.value for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Constant)}
     run = [value for name, value in vars(on_ranks).items() if name in said and inspect.isfunction(value)]
     assert run
-    assert {function.__module__ for function in run} <= {on_ranks.__name__, "minidist.classroom.ranks"}
+    assert {function.__module__ for function in run} <= {on_ranks.__name__, "minidist.classroom.grading.ranks"}

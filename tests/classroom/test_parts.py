@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.parts import by_rank, named, on, part, ranks
-from minidist.classroom.submission import Case, Outcome, lose
+from minidist.classroom.grading.parts import by_rank, named, on, part, ranks
+from minidist.classroom.grading.submission import Case, Outcome, lose
 
 
 class Ran:

@@ -17,10 +17,11 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import SUBMISSIONS
 from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
-from minidist.classroom import release, sandbox
 from minidist.classroom.__main__ import main
-from minidist.classroom.likeness import forms_by_name
-from minidist.classroom.submission import forms_of_chapters
+from minidist.classroom.course import release
+from minidist.classroom.grading import sandbox
+from minidist.classroom.grading.likeness import forms_by_name
+from minidist.classroom.grading.submission import forms_of_chapters
 
 
 @pytest.fixture(scope="module")

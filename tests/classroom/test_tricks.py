@@ -14,7 +14,7 @@ import pytest
 
 from classroom.grading import ANSWERS, ROOT, Graded, Grader, grader
 from minidist.claims.mutants.patch import read_document, read_patches
-from minidist.classroom.submission import PROMISE
+from minidist.classroom.grading.submission import PROMISE
 from sampling import shard_of_this_run
 
 RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minidist.classroom.grade import WORK, grade, lessons_in
-from minidist.classroom.syllabus import ROWS, Header, plain, read_headers
+from minidist.classroom.grading.grade import WORK, grade, lessons_in
+from minidist.classroom.notebook.syllabus import ROWS, Header, plain, read_headers
 
 Needs = dict[str, set[str]]  # number of a lesson, "05" -> the lessons before it
 
@@ -25,7 +25,7 @@ total = all_reduce(comm, gradient)
 print(f"the sum is {total[0]:g}; sent {comm.ledger.total():,} bytes to", *comm.ledger.by_peer())"""
 
 POINTS = """\
-from minidist.classroom.index import show_points
+from minidist.classroom.notebook.index import show_points
 
 show_points()"""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.ranks import arrays_held, returned
+from minidist.classroom.grading.ranks import arrays_held, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

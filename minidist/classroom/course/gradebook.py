@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import UsageError, __version__, processes
-from minidist.classroom import feedback, handed_in, reports, roster
-from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade, printable
+from minidist.classroom.course import feedback, handed_in, roster
+from minidist.classroom.grading import reports
+from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade, printable
 from minidist.cli.paths import check_apart, check_writable, is_file, is_folder, say_written, write_output
 from minidist.files import is_stream, temporary_folder
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.classroom import limits
-from minidist.classroom.nursery import Nursery, own_environment
-from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
+from minidist.classroom.grading import limits
+from minidist.classroom.grading.nursery import Nursery, own_environment
+from minidist.classroom.grading.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
 from minidist.files import temporary_folder
 from minidist.launch import encode
@@ -81,7 +81,9 @@ class RouterWire:
         """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time of each,
         and `together` of all, with all that they start; 0: no limit."""
         arguments = [(job, mine) for mine in inputs]
-        routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled, together)
+        routed = self.route(
+            "minidist.classroom.grading.ranks:run_cases", arguments, patience, rules, job, spoiled, together
+        )
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)
         ran.messages, ran.used = routed.messages, routed.used
         if routed.status == "ok":
@@ -117,7 +119,7 @@ class RouterWire:
 
     def examine(self, *arguments: Any) -> Any:
         """What `source.examine` returns; None if that has ended its process."""
-        routed = self.route("minidist.classroom.source:examine", [arguments], 20)
+        routed = self.route("minidist.classroom.grading.source:examine", [arguments], 20)
         return routed.values[0] if routed.status == "ok" else None
 
 
@@ -176,7 +178,7 @@ class MPIWire:
             folder = opened.enter_context(temporary_folder())
             for rank, mine in enumerate(inputs):
                 encode.save(folder / f"{rank}.inputs", mine)
-            target = "minidist.classroom.ranks_mpi:run_cases"
+            target = "minidist.classroom.grading.ranks_mpi:run_cases"
             try:
                 done = launch(target, n, job, str(folder), timeout=patience * WALL)
             except (UsageError, OSError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from minidist import processes
-from minidist.classroom.grade import Part, exercise_of
+from minidist.classroom.grading.grade import Part, exercise_of
 from minidist.cli.options import path_name
 
 PARTS = pytest.StashKey[dict[str, Part]]()
@@ -61,7 +61,7 @@ def submissions(pytestconfig: pytest.Config) -> Iterator[dict[Path, Any]]:
 @pytest.fixture
 def submission(request: pytest.FixtureRequest, submissions: dict[Path, Any]) -> Any:
     """The student's program: `submission.run("function of on_ranks.py", cases, ["what is asked"])`."""
-    from minidist.classroom.submission import Submission
+    from minidist.classroom.grading.submission import Submission
 
     beside, option = request.path.parent, request.config.getoption
     lesson = Path(option("--lesson") or beside)
@@ -94,7 +94,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    from minidist.classroom.wires import MachineFault
+    from minidist.classroom.grading.wires import MachineFault
 
     report: Any = yield
     part = item.config.stash[PARTS].get(item.nodeid)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from minidist.classroom.grade import Grade, printable
+from minidist.classroom.grading.grade import Grade, printable
 from minidist.cli.paths import write_inside
 
 PAGE = """<!doctype html>

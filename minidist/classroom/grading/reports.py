@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from minidist.classroom.grade import Grade, Part
+from minidist.classroom.grading.grade import Grade, Part
 
 WIDTH = 80
 

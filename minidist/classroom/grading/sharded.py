@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.diagnose import distinct, in_a_sum
-from minidist.classroom.meaning import check_worked
-from minidist.classroom.parts import by_rank, named, on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import SLACK, SMALL, Training, check_buckets, training, unit_sizes, whole_numbers
+from minidist.classroom.grading.diagnose import distinct, in_a_sum
+from minidist.classroom.grading.meaning import check_worked
+from minidist.classroom.grading.parts import by_rank, named, on
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
+    SLACK,
+    SMALL,
+    Training,
+    check_buckets,
+    training,
+    unit_sizes,
+    whole_numbers,
+)
 from minidist.papers import zero
 
 Array = np.ndarray

@@ -1,6 +1,6 @@
 """For a lesson's notebook: check what a student writes into a gap, and keep what a student predicts.
 
-    from minidist.classroom.lesson import check, compare, predict
+    from minidist.classroom.notebook.lesson import check, compare, predict
 
     check("reduce_scatter_step")     the function of the cell above, run on ranks as the grader runs it
     predict("busiest rank", 1.5)     kept in predictions.json beside the notebook ...
@@ -28,9 +28,7 @@ from typing import Any
 import numpy as np
 
 import minidist
-from minidist.classroom.brought import brought_along, find_definition
-from minidist.classroom.drawing import show  # noqa: F401  # pictures of the version before have it from here
-from minidist.classroom.watch import Watched  # noqa: F401  # likewise
+from minidist.classroom.notebook.brought import brought_along, find_definition
 from minidist.files import temporary_folder
 
 CLONE = Path(minidist.__file__).parents[1]
@@ -38,6 +36,12 @@ PATIENCE = 3.0  # seconds of processor time for a rank of a check
 theirs: set[str] = set()  # functions for which the student's own is in use
 
 # ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+def __getattr__(name: str) -> Any:  # pictures and notebooks of the former version import `show` and `Watched` from here
+    from minidist import former
+
+    return former.attribute(__name__, name)
 
 
 def check(name: str) -> None:
@@ -148,8 +152,8 @@ def _said(program: Path, name: str, part: Callable[[Any], None], hidden: tuple[s
     import pytest
 
     from minidist import UsageError
-    from minidist.classroom.submission import Submission
-    from minidist.classroom.wires import MachineFault
+    from minidist.classroom.grading.submission import Submission
+    from minidist.classroom.grading.wires import MachineFault
 
     lesson = _folder()
     try:
@@ -164,7 +168,7 @@ def _said(program: Path, name: str, part: Callable[[Any], None], hidden: tuple[s
 @functools.cache
 def _wire(lesson: Path, hidden: tuple[str, ...]) -> Any:
     """A process that forks the ranks of a notebook's checks; it ends with the notebook's process."""
-    from minidist.classroom.wires import RouterWire
+    from minidist.classroom.grading.wires import RouterWire
 
     return RouterWire(lesson / "on_ranks.py", hidden, isolate=False)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from minidist.classroom.submission import Case, Outcome, Submission
+from minidist.classroom.grading.submission import Case, Outcome, Submission
 
 C = TypeVar("C", bound=Case)
 

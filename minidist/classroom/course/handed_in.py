@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from minidist.classroom.grade import lesson_of
+from minidist.classroom.grading.grade import lesson_of
 from minidist.mpi.output import reason
 
 EXERCISE = re.compile(  # possessive (++, *+): no backtracking, which would take too long for 40 digits

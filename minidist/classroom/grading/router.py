@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom import limits, sense
-from minidist.classroom.lines import OUTPUTS, Lines
-from minidist.classroom.nursery import Exit, Nursery
+from minidist.classroom.grading import limits, sense
+from minidist.classroom.grading.lines import OUTPUTS, Lines
+from minidist.classroom.grading.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.files import temporary_folder

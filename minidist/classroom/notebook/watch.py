@@ -1,6 +1,6 @@
 """Functions that record and print a run in a lesson's notebook, so that its cells show only the algorithm.
 
-from minidist.classroom.watch import print_losses, watch
+from minidist.classroom.notebook.watch import print_losses, watch
 
 engine = watch(ZeRO3, ("parameters_of", "forget"), look)(units, settings, comm)
 engine.history                                   # look(engine, flat) after each of these calls

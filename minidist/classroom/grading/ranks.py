@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom import limits
+from minidist.classroom.grading import limits
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 

@@ -26,8 +26,8 @@ from typing import Any
 from IPython.display import clear_output
 
 from minidist import Finished, UsageError
-from minidist.classroom.brought import brought_along, left_on_ranks, was_on_ranks
-from minidist.classroom.unloaded import allow_comments_above
+from minidist.classroom.notebook.brought import brought_along, left_on_ranks, was_on_ranks
+from minidist.classroom.notebook.unloaded import allow_comments_above
 from minidist.cli.options import Parser, at_least, within
 from minidist.exchange.waits import STILL_COMPUTING
 from minidist.launch.job import Job, JobFailed, Watch, by_rank

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.parts import named
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.parts import named
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 NONE: Mapping[str, Any] = MappingProxyType({})  # no mistake is known

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import decode_source
 from typing import Any
 
-from minidist.classroom.likeness import Forms, find_hidden_code, forms_in, scoped, texts_in
+from minidist.classroom.grading.likeness import Forms, find_hidden_code, forms_in, scoped, texts_in
 from minidist.mpi.comm import Comm, Ledger, Request
 
 OBJECTS = {"send_object", "recv_object", "gather_object", "broadcast_object", "all_gather_object"}

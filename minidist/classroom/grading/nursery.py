@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from minidist.classroom import limits, sandbox, syscalls
+from minidist.classroom.grading import limits, sandbox, syscalls
 
 SPACE = 1 << 16  # bytes of a question
 STACK = signal.SIGUSR1  # makes a rank write its stack, even in native code
@@ -82,7 +82,7 @@ class Nursery:
             "hidden": list(hidden),
             "isolate": isolate,
         }
-        command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
+        command = [sys.executable, "-P", "-m", "minidist.classroom.grading.nursery", json.dumps(plan)]
         seeds = {"PYTHONHASHSEED": str(hash_seed)} if environment is not None else {}
         theirs_alone = {**(os.environ if environment is None else environment), **SETTINGS, "PYTHONPATH": path, **seeds}
         self.group = limits.make_group() if isolate else None
@@ -160,10 +160,10 @@ def main() -> None:
     line = socket.socket(fileno=plan["line"])
     import numpy.random  # noqa: F401  (imported before ranks are forked)
 
-    import minidist.classroom.process
-    import minidist.classroom.source  # noqa: F401
-    from minidist.classroom import ranks as on_rank
-    from minidist.classroom.chapter import hide
+    import minidist.classroom.grading.process
+    import minidist.classroom.grading.source  # noqa: F401
+    from minidist.classroom.grading import ranks as on_rank
+    from minidist.classroom.grading.chapter import hide
     from minidist.launch.target_function import find_function, load_file
 
     if plan["preload"]:
@@ -246,7 +246,7 @@ def be_rank(
 ) -> NoReturn:
     """Be a rank, in the new process: `isolated` in namespaces, or else perhaps as `another` user; if `filtered`,
     without the system calls that could bypass the wire."""
-    from minidist.classroom.process import perform
+    from minidist.classroom.grading.process import perform
 
     line, stdout, stderr, stacks = descriptors
     os.dup2(stdout, 1)

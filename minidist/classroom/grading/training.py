@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.diagnose import distinct
-from minidist.classroom.submission import Case, Outcome, lose
+from minidist.classroom.grading.diagnose import distinct
+from minidist.classroom.grading.submission import Case, Outcome, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minidist.classroom import chapter, ranks
+from minidist.classroom.grading import chapter, ranks
 from minidist.launch import encode
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm

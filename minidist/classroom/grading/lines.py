@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from minidist.classroom import sense
+from minidist.classroom.grading import sense
 from minidist.launch import over_socket
 
 OUTPUTS = ("stdout", "stderr", "stack")

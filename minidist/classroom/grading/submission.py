@@ -17,10 +17,10 @@ import pytest
 
 import minidist
 from minidist import UsageError
-from minidist.classroom import likeness
-from minidist.classroom.grade import read_program
-from minidist.classroom.router import NOTHING, Message, Seen
-from minidist.classroom.wires import WIRES, Ran, Sent, Wire
+from minidist.classroom.grading import likeness
+from minidist.classroom.grading.grade import read_program
+from minidist.classroom.grading.router import NOTHING, Message, Seen
+from minidist.classroom.grading.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
 from minidist.mpi.words import name_ranks
 

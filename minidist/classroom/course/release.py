@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError, find_clone, how_to_make
-from minidist.classroom.grade import check_hidden
+from minidist.classroom.grading.grade import check_hidden
 from minidist.files import remove
 from minidist.mpi.output import reason
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 CLONE = PACKAGE.parent
 KIT = Path(__file__).parent / "kit"
 PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "README.md", "pyproject.toml")

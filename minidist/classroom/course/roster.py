@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from minidist import UsageError
-from minidist.classroom.handed_in import EXERCISE, Found, bare, is_program, plain
+from minidist.classroom.course.handed_in import EXERCISE, Found, bare, is_program, plain
 
 # What Moodle and Canvas append to a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
 LMS = re.compile(r"(?:_\d+_assignsubmission|(?:_LATE)?_\d+_\d+).*")

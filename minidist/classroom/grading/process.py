@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from minidist.classroom import ranks
+from minidist.classroom.grading import ranks
 from minidist.exchange.port import Desk, ExchangePort
 from minidist.exchange.rules import Start
 from minidist.launch import over_socket
