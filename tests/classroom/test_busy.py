@@ -51,7 +51,7 @@ def test_right_answers_earn_everything_at_a_load_of_eight() -> None:
 def a_class() -> dict[str, tuple[str, float, float]]:
     """For each student a program, and the least and the most points that it may earn. A quarter each is right, has one
     mistake, is no exercise or hardly one, and means harm. No two are the same."""
-    right = [ANSWERS[RING].read_text(), *(base.text() for base in BASES[RING].values())]
+    right = [ANSWERS[RING], *(base.text() for base in BASES[RING].values())]
     wrong = [mutant.text() for mutant in MUTANTS[RING].values()]
     hardly = ["", (LESSONS[RING] / "exercise.py").read_text(), SUBMISSIONS[RING]["no_python"].text()]
     harmful = [text for text, _ in HOSTILE.values()]

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("IPython", reason="the notebook's tests need ipykernel")
 from IPython.core.interactiveshell import InteractiveShell
 
+from classroom.grading import ANSWERS
 from minidist import UsageError
 from minidist.classroom import work
 from minidist.classroom.grading.grade import exercise_of
@@ -651,7 +652,7 @@ def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell, capsys):
 @on(WORDS)
 def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell, capsys):
     """Each check reads the file anew, and what was checked before is of the same reading."""
-    shutil.copy(ROOT / "tests/classroom/answers" / f"{WORDS.name}.py", "exercise.py")
+    Path("exercise.py").write_text(ANSWERS["01"])
     for name in ("merge", "reduce_task"):
         shell.run_cell(f"check({name!r})", store_history=True).raise_error()
     assert capsys.readouterr().out.count("✓") == 2
@@ -661,9 +662,7 @@ def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell, caps
 
 @on(ZERO_3)
 def test_a_method_is_checked_in_its_file(shell, capsys):
-    shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
-    text = Path("exercise.py").read_text()
-    Path("exercise.py").write_text(text.replace("flat.gathered = None", "raise NotImplementedError"))
+    Path("exercise.py").write_text(ANSWERS["09"].replace("flat.gathered = None", "raise NotImplementedError"))
     for name in ("owned", "forget"):
         shell.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
     said = capsys.readouterr().out.splitlines()
@@ -685,7 +684,7 @@ def test_a_gap_that_is_right_is_used_also_after_it_was_wrong(shell, capsys):
 def test_the_exercise_is_checked_in_its_file(shell, capsys):
     for text, words, module in (
         ((RING / "exercise.py").read_text(), "○ all_gather in exercise.py is not filled in yet", "minidist.ring"),
-        ((ROOT / "tests/classroom/answers" / f"{RING.name}.py").read_text(), "✓ all_gather is right", "exercise"),
+        (ANSWERS["04"], "✓ all_gather is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)
         shell.run_cell("check('all_gather')", store_history=True).raise_error()
@@ -695,11 +694,10 @@ def test_the_exercise_is_checked_in_its_file(shell, capsys):
 
 @on(ZERO_3)
 def test_the_first_part_of_exercise_09_is_checked_and_used(shell, capsys):
-    answer = ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py"
     for text, words, module in (
         ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "answers"),
-        (answer.read_text().replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "answers"),
-        (answer.read_text(), "✓ train_step is right", "exercise"),
+        (ANSWERS["09"].replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "answers"),
+        (ANSWERS["09"], "✓ train_step is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)
         shell.run_cell("check('train_step')", store_history=True).raise_error()

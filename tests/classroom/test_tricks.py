@@ -17,7 +17,7 @@ from minidist.claims.mutants.patch import read_document, read_patches
 from minidist.classroom.grading.submission import PROMISE
 from sampling import shard_of_this_run
 
-RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()
+RING, ENGINE = ANSWERS["04"], ANSWERS["09"]
 CHAPTER = (ROOT / "minidist" / "ring.py").read_text()
 WRAPPED = """
 def reduce_scatter(comm, x, out=None):
