@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from minidist.classroom.grading.checks import gaps
 from minidist.classroom.grading.meaning import check_meaning, check_timing
 from minidist.classroom.grading.parts import by_rank, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
@@ -496,20 +497,11 @@ REPEATED = (
     "by two workers at the same time",
 )
 
-# check("merge") in the notebook tries these.
-PARTS = {
-    "partition": test_partition,
-    "map_task": test_map_task,
-    "shuffle": test_shuffle,
-    "merge": test_merge,
-    "reduce_task": test_reduce_task,
-}
-
 
 # ---- the notebook's gaps, which earn no points: check("region_of") runs these ----------------------------------------
 
 
-def check_receive(submission: Submission) -> None:
+def check_receive_text(submission: Submission) -> None:
     """The left neighbor's text, whatever its length."""
     cases = [Case(3, "3 ranks", texts) for texts in (["one", "two two", "three three three"], ["straße", "", "猫"])]
     for case, outcomes in zip(cases, submission.run("call_receive", cases, ["receive_text"]), strict=True):
@@ -537,10 +529,8 @@ def check_commit_gap(submission: Submission) -> None:
             lose(f"When commit is called {when}: {wrong}.")
 
 
-GAPS = {
-    "receive_text": check_receive,
+GAPS = gaps(globals(), "receive_text", "in_turns") | {
     "region_of": partial(check_partition, function="region_of"),
-    "in_turns": check_in_turns,
     "merge_runs": partial(check_merge, function="merge_runs"),
     "commit": check_commit_gap,
 }

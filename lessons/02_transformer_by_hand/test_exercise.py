@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import differences, shape, together
+from minidist.classroom.grading.checks import differences, gaps, parts_by_function, shape, together
 from minidist.classroom.grading.meaning import working
 from minidist.classroom.grading.parts import part
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
@@ -661,7 +661,7 @@ def check_slope(submission: Submission) -> None:
         lose(f"On {each.label}: x is not what it was before. Put the number back.")
 
 
-def check_product(submission: Submission) -> None:
+def check_product_backward(submission: Submission) -> None:
     random = submission.random.standard_normal
     for rows in (3, 5):
         dy, x, w = random((rows, 2)), random((rows, 4)), random((2, 4))
@@ -706,12 +706,7 @@ def check_loss_slope(submission: Submission) -> None:
             lose(f"On {each.label}: prob was changed. Others need it: work on a copy.")
 
 
-GAPS = {
-    "slope": check_slope,
-    "product_backward": check_product,
-    "run_back": check_run_back,
-    "loss_slope": check_loss_slope,
-}
+GAPS = gaps(globals(), "slope", "product_backward", "run_back", "loss_slope")
 
 
 def handed(function: str) -> Callable[[Submission], None]:
@@ -720,13 +715,6 @@ def handed(function: str) -> Callable[[Submission], None]:
 
 
 PARTS = {
-    "walk_back": together(test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared),
-    "linear_backward": together(
-        test_linear_dx, test_linear_dw, test_linear_db, test_linear_axes, handed("linear_backward")
-    ),
-    "cross_entropy_backward": together(test_cross_entropy, test_cross_entropy_factor, handed("cross_entropy_backward")),
-    "layer_norm_backward": together(test_layer_norm_gain, test_layer_norm_dx, handed("layer_norm_backward")),
-    "values_backward": together(test_values, handed("values_backward")),
-    "softmax_backward": together(test_softmax, handed("softmax_backward")),
-    "adamw": together(test_adamw_moments, test_adamw_update, test_adamw_bias, test_adamw_decay, handed("adamw")),
+    function: together(every, handed(function)) if function in TAKES else every
+    for function, every in parts_by_function(globals()).items()
 }

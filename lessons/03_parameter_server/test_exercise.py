@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import lessons_own, together
+from minidist.classroom.grading.checks import gaps, lessons_own, together
 from minidist.classroom.grading.meaning import check_timing
 from minidist.classroom.grading.parts import on, part
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
@@ -576,13 +576,7 @@ def check_answer_fresh(submission: Submission) -> None:
             lose(f"On {case.label}: answer_fresh returned {given}; what has to wait is {stays}.")
 
 
-GAPS = {
-    "push_and_pull": check_push_and_pull,
+GAPS = gaps(globals(), "push_and_pull", "may_read", "next_weight", "fooled", "hear", "answer_fresh") | {
     "cut": partial(check_ranges, function="cut"),
-    "may_read": check_may_read,
-    "next_weight": check_next_weight,
-    "fooled": check_fooled,
-    "hear": check_hear,
     "count_push": partial(check_taken, together=False, orders=[(0, 1, 2, 0), (2, 2, 1, 0, 1)], function="count_push"),
-    "answer_fresh": check_answer_fresh,
 }

@@ -359,14 +359,6 @@ def check_passed_on(submission: Submission, function: str, target: str) -> None:
                 lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
 
 
-def check_pass_right(submission: Submission) -> None:
-    check_passed_on(submission, "pass_right", "call_pass")
-
-
-def check_exchange(submission: Submission) -> None:
-    check_passed_on(submission, "exchange", "call_exchange")
-
-
 def check_all_steps(submission: Submission, function: str) -> None:
     """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbor."""
     name = f"{function}_step"
@@ -423,8 +415,8 @@ def find_wrong_step(case: Case, outcomes: Sequence[Outcome], function: str) -> N
 
 
 GAPS = {
-    "pass_right": check_pass_right,
+    "pass_right": partial(check_passed_on, function="pass_right", target="call_pass"),
     "reduce_scatter_step": partial(check_all_steps, function="reduce_scatter"),
     "all_gather_step": partial(check_all_steps, function="all_gather"),
-    "exchange": check_exchange,
+    "exchange": partial(check_passed_on, function="exchange", target="call_exchange"),
 }

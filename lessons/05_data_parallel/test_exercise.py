@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_trains_alike
+from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import by_rank, named, on, ranks
@@ -598,10 +598,4 @@ def check_sending(submission: Submission) -> None:
             )
 
 
-GAPS = {
-    "share": check_share,
-    "my_part": check_my_part,
-    "backward": check_backward,
-    "clip_factor": check_clip_factor,
-    "sending": check_sending,
-}
+GAPS = gaps(globals(), "share", "my_part", "backward", "clip_factor", "sending")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import together
+from minidist.classroom.grading.checks import gaps, parts_by_function
 from minidist.classroom.grading.meaning import check_meaning, check_timing
 from minidist.classroom.grading.parts import by_rank, named, on, part, ranks
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
@@ -565,7 +565,7 @@ def check_with_master(submission: Submission) -> None:
     check_param(submission, "with_master", ["with_master"])
 
 
-def check_halve(submission: Submission) -> None:
+def check_halve_or_double(submission: Submission) -> None:
     overflows = [False, True, True, *[False] * 22, True]
     each = Case(1, "halve_or_double, from 1024 on", [overflows])
     [[outcome]] = submission.run("simple_scales", [each], ["halve_or_double"])
@@ -595,19 +595,5 @@ def check_any_rank(submission: Submission) -> None:
             lose(f"{on(each, rank)} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 
 
-GAPS = {
-    "vanished": check_vanished,
-    "with_master": check_with_master,
-    "halve_or_double": check_halve,
-    "any_rank": check_any_rank,
-}
-
-
-PARTS = {
-    "narrow": test_narrow,
-    "widen": test_widen,
-    "update": together(test_update_master, test_update_param),
-    "gradient_norm": together(test_norm, test_norm_wide, test_norm_scale, test_norm_overflow, test_timing),
-    "next_scale": together(test_scale_halves, test_scale_minimum, test_scale_doubles, test_scale_afresh),
-    "apply_gradients": together(test_step, test_step_clip, test_step_skip, test_step_scale, test_step_zero),
-}
+GAPS = gaps(globals(), "vanished", "with_master", "halve_or_double", "any_rank")
+PARTS = parts_by_function(globals())

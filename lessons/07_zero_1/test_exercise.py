@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_trains_alike
+from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import by_rank, named, on, ranks
@@ -593,9 +593,4 @@ def check_norm_of(submission: Submission) -> None:
             check_sent(run, rank, outcome, {NORM: 2 * 8 * (n - 1)})
 
 
-GAPS = {
-    "shard_slice": check_shard_slice,
-    "reduce_shard": check_reduce_shard,
-    "update_shard": check_update_shard,
-    "norm_of": check_norm_of,
-}
+GAPS = gaps(globals(), "shard_slice", "reduce_shard", "update_shard", "norm_of")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_trains_alike
+from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.meaning import check_worked
 from minidist.classroom.grading.parts import by_rank, on, part, ranks
 from minidist.classroom.grading.sharded import (
@@ -405,9 +405,4 @@ def check_room(submission: Submission) -> None:
             lose(f"For {case.label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
 
 
-GAPS = {
-    "reduce_unit": check_reduce_unit,
-    "backward": check_backward,
-    "accumulate": check_accumulate,
-    "room": check_room,
-}
+GAPS = gaps(globals(), "reduce_unit", "backward", "accumulate", "room")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_all_own, factor_of, run_and_blame
+from minidist.classroom.grading.checks import check_all_own, factor_of, gaps, run_and_blame
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import by_rank, on, part, ranks
 from minidist.classroom.grading.sharded import (
@@ -581,12 +581,7 @@ def check_backward_layer(submission: Submission) -> None:
         check_messages(case, rank, outcome, ["all-gather backward", SCATTER])
 
 
-GAPS = {
-    "cut_shard": check_cut_shard,
-    "gather": check_gather,
-    "forward_layer": check_forward_layer,
-    "backward_layer": check_backward_layer,
-}
+GAPS = gaps(globals(), "cut_shard", "gather", "forward_layer", "backward_layer")
 
 # Of the methods without a part of their own, the first one that a mistake loses.
 PARTS = {"ZeRO3.forget": test_memory_forward, "ZeRO3.after_update": test_memory_afterwards}

@@ -9,13 +9,14 @@ is shorter, results need be no better than where it is not.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import an_array, differences, is_right, same, shape, together
-from minidist.classroom.grading.parts import on
+from minidist.classroom.grading.checks import an_array, differences, gaps, is_right, parts_by_function, same, shape
+from minidist.classroom.grading.parts import on, part
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -166,15 +167,13 @@ def check_gradients(each: Case, outcome: Outcome) -> None:
             lose(f"On {each.label}: the gradient of layer {number}'s own parameters is wrong.{times}")
 
 
-@pytest.mark.points(2, "run_segment: runs again, and goes back")
-def test_run_segment(submission: Submission) -> None:
-    check_segment(submission, "run_segment")
-
-
 def check_segment(submission: Submission, function: str) -> None:
     cases = [segment_case(submission, layers, function) for layers in (1, 2, 4)]
     for each, [outcome] in zip(cases, submission.run("segment", cases, [function]), strict=True):
         check_gradients(each, outcome)
+
+
+test_run_segment = part(2, "run_segment: runs again, and goes back", check_segment, "run_segment")
 
 
 @pytest.mark.points(1, "run_segment: each layer once")
@@ -508,10 +507,6 @@ def check_kept_bytes(submission: Submission) -> None:
             lose(f"On {each.label}: it returned {outcome.value}; {wanted} is wanted.")
 
 
-def check_again(submission: Submission) -> None:
-    check_segment(submission, "again")
-
-
 def check_same_mask(submission: Submission) -> None:
     step, layer = a_key(submission)
     one, steps, layers = ([a, b, [20, 30], 0.25] for a, b in ((step, layer), (step + 1, layer), (step, layer + 1)))
@@ -540,20 +535,7 @@ def check_my_part(submission: Submission) -> None:
         lose(f"On {each.label}: the part is a view of x. As long as it is there, all of x is: make a copy.")
 
 
-GAPS = {
-    "kept_bytes": check_kept_bytes,
-    "again": check_again,
-    "same_mask": check_same_mask,
-    "my_part": check_my_part,
+GAPS = gaps(globals(), "kept_bytes", "same_mask", "my_part") | {
+    "again": partial(check_segment, function="again"),
 }
-
-
-PARTS = {
-    "run_forward": together(test_run_forward, test_run_forward_short, test_run_forward_memory),
-    "run_segment": together(test_run_segment, test_run_segment_calls, test_run_segment_memory),
-    "run_backward": together(test_run_backward, test_run_backward_short, test_run_backward_memory),
-    "mask": together(test_mask_again, test_mask_differs, test_mask_share, test_mask_alone),
-    "best_interval": together(test_best_interval, test_best_interval_bytes),
-    "cut": together(test_cut, test_cut_own),
-    "whole": together(test_whole, test_whole_sent),
-}
+PARTS = parts_by_function(globals())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import an_array, together
+from minidist.classroom.grading.checks import an_array, gaps, together
 from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.memory.partition import Partition, best, partitions
 
@@ -369,7 +369,7 @@ def check_moved(submission: Submission) -> None:
             )
 
 
-def check_placements_gap(submission: Submission) -> None:
+def check_placements(submission: Submission) -> None:
     for nodes in (["a", "b", "c"], ["a"], list("abcdef")):
         label = f"placements of {nodes}"
         [found] = alone(submission, "all_placements", "placements", [Case(1, label, [nodes])])
@@ -410,12 +410,7 @@ def check_tiled(submission: Submission) -> None:
         check_fetched(each, found["fetched"])
 
 
-GAPS = {
-    "moved": check_moved,
-    "placements": check_placements_gap,
-    "delayed_step": check_delayed_step,
-    "tiled": check_tiled,
-}
+GAPS = gaps(globals(), "moved", "placements", "delayed_step", "tiled")
 
 
 PARTS = {

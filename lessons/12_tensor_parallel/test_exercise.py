@@ -20,10 +20,11 @@ from minidist.classroom.grading.checks import (
     check_array,
     check_handed,
     differences,
+    gaps,
     is_right,
+    parts_by_function,
     same,
     shape,
-    together,
 )
 from minidist.classroom.grading.parts import on, part, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
@@ -573,20 +574,5 @@ def check_cut_loss(submission: Submission) -> None:
         check_sent(each, outcomes, 3 * each.targets.size * 8)
 
 
-GAPS = {
-    "cut_both": check_cut_both,
-    "cut_qkv": check_cut_qkv,
-    "mlp_forward": check_mlp_forward,
-    "mlp_backward": check_mlp_backward,
-    "cut_loss": check_cut_loss,
-}
-
-
-PARTS = {
-    "column_part": together(test_column_part, test_column_part_sections),
-    "column_backward": together(test_column_backward, test_column_backward_own),
-    "row_forward": together(test_row_forward, test_row_forward_bias),
-    "row_backward": together(test_row_backward, test_row_backward_bias),
-    "dropout_mask": together(test_dropout_mask, test_dropout_mask_parts),
-    "loss_forward": together(test_loss_forward, test_loss_large, test_loss_wire),
-}
+GAPS = gaps(globals(), "cut_both", "cut_qkv", "mlp_forward", "mlp_backward", "cut_loss")
+PARTS = parts_by_function(globals())

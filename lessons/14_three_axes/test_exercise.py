@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import is_right, lessons_own, together
+from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
 from minidist.classroom.grading.parts import on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
@@ -567,18 +567,5 @@ def check_my_squares(submission: Submission) -> None:
         lose(f"On three ranks: together they count {total:.6g}; it should be {wanted:.6g}.{again}")
 
 
-GAPS = {
-    "place_of": check_place_of,
-    "color_of": check_color_of,
-    "two_levels": check_two_levels,
-    "my_squares": check_my_squares,
-}
-
-
-PARTS = {
-    "sent": together(test_sent_tensor, test_sent_pipeline, test_sent_data),
-    "along": together(test_along, test_along_several),
-    "shard_gradient": together(test_shard_gradient, test_shard_gradient_hosts),
-    "sum_gradients": together(test_sum_gradients, test_sum_gradients_tied),
-    "gradient_norm": together(test_norm, test_norm_tied),
-}
+GAPS = gaps(globals(), "place_of", "color_of", "two_levels", "my_squares")
+PARTS = parts_by_function(globals())

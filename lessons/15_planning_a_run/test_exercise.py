@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import lessons_own, together
+from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
 from minidist.classroom.grading.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
@@ -399,13 +399,5 @@ def check_plans(submission: Submission) -> None:
             lose(f"plans({ranks}, {batch}): some are there twice.")
 
 
-GAPS = {"batch_of": check_batch_of, "states": check_states, "kept": check_kept, "plans": check_plans}
-
-
-PARTS = {
-    "read_sizes": together(test_read_sizes, test_read_sizes_refuses),
-    "model_states": together(test_model_states, test_model_states_offload),
-    "passing_peak": together(test_passing_peak_kept, test_passing_peak_units, test_passing_peak_moment),
-    "traffic": together(test_traffic, test_traffic_accumulate, test_traffic_link),
-    "choose": together(test_choose_fits, test_choose_fastest, test_choose_none),
-}
+GAPS = gaps(globals(), "batch_of", "states", "kept", "plans")
+PARTS = parts_by_function(globals())

@@ -29,6 +29,21 @@ def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], Non
     return part
 
 
+def parts_by_function(tests: Mapping[str, Any]) -> dict[str, Callable[[Submission], None]]:
+    """Of a lesson's tests those of each function, combined: their words begin with its name, "merge: reads no further
+    than it must"."""
+    found: dict[str, list[Any]] = {}
+    for test in tests.values():
+        for mark in getattr(test, "pytestmark", ()):
+            found.setdefault(mark.args[1].partition(":")[0], []).append(test)
+    return {function: together(*parts) for function, parts in found.items()}
+
+
+def gaps(tests: Mapping[str, Any], *names: str) -> dict[str, Callable[[Submission], None]]:
+    """The checks of the notebook's gaps, by their names: check_NAME."""
+    return {name: tests[f"check_{name}"] for name in names}
+
+
 def check_all_own(
     submission: Submission,
     target: str,
