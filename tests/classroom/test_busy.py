@@ -55,7 +55,9 @@ def a_class() -> dict[str, tuple[str, float, float]]:
     wrong = [mutant.text() for mutant in MUTANTS[RING].values()]
     hardly = ["", (LESSONS[RING] / "exercise.py").read_text(), SUBMISSIONS[RING]["no_python"].text()]
     harmful = [text for text, _ in HOSTILE.values()]
-    harmful += [text for number, text, earned, _ in TRICKS.values() if number == RING and earned == 0]
+    harmful += [
+        trick.text() for trick in TRICKS.values() if trick.lesson == RING and not trick.earns and not trick.loses
+    ]
     kinds = [(right, 20, 20), (wrong, 10, 19), (hardly, 0, 0), (harmful, 0, 5)]
     quarters = [[(text, *earned) for text, _ in zip(itertools.cycle(of), range(CLASS // 4))] for of, *earned in kinds]
     return {f"student{number:03}": each for number, each in enumerate(itertools.chain(*zip(*quarters, strict=True)))}
