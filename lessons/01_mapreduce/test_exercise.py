@@ -18,7 +18,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_rank, on, part
+from minidist.classroom.grading.parts import by_case, by_rank, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
@@ -275,7 +275,7 @@ def are_right(case: Case, outcomes: Sequence[Outcome]) -> bool:
 @pytest.mark.points(2, "shuffle: from each rank its region for this one, in order")
 def test_shuffle(submission: Submission) -> None:
     cases = [shuffle_case(submission, n) for n in (4, 2)]
-    for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["shuffle"]), strict=True):
+    for case, outcomes in by_case(submission, "call_shuffle", cases, ["shuffle"]):
         check_runs(case, outcomes)
 
 
@@ -504,7 +504,7 @@ REPEATED = (
 def check_receive_text(submission: Submission) -> None:
     """The left neighbor's text, whatever its length."""
     cases = [Case(3, "3 ranks", texts) for texts in (["one", "two two", "three three three"], ["straße", "", "猫"])]
-    for case, outcomes in zip(cases, submission.run("call_receive", cases, ["receive_text"]), strict=True):
+    for case, outcomes in by_case(submission, "call_receive", cases, ["receive_text"]):
         texts = case.inputs
         for rank, outcome in enumerate(outcomes):
             sent, found = texts[(rank - 1) % 3], outcome.value
@@ -516,7 +516,7 @@ def check_receive_text(submission: Submission) -> None:
 def check_in_turns(submission: Submission) -> None:
     """Where every send waits until its receiver is there."""
     cases = [shuffle_case(submission, n, function="in_turns") for n in (4, 2)]
-    for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["in_turns"], rules=STRICT), strict=True):
+    for case, outcomes in by_case(submission, "call_shuffle", cases, ["in_turns"], rules=STRICT):
         check_runs(case, outcomes)
 
 

@@ -30,7 +30,7 @@ from minidist.classroom.grading.diagnose import (
     in_a_sum,
 )
 from minidist.classroom.grading.meaning import check_heard, check_meaning, check_timing, working
-from minidist.classroom.grading.parts import on, part, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -346,17 +346,16 @@ def check_passed_on(submission: Submission, function: str, target: str) -> None:
     drawn = {n: distinct(n, 3, submission.random) for n in (4, 3, 2)}
     drawn[3] = [x.astype(np.int64) for x in drawn[3]]  # which go into an array of integers alone
     cases = [Case(n, f"{n} ranks, {function} of 3 numbers", inputs) for n, inputs in drawn.items()]
-    for each, outcomes in zip(cases, submission.run(target, cases, [function], rules=STRICT), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            found, left = outcome.value["returned"], (rank - 1) % each.n
-            if isinstance(found, str):
-                lose(f"{on(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
-            if np.all(found == -1):
-                lose(f"{on(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
-            if not np.array_equal(found, each.inputs[left]):
-                held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
-                what = f"rank {held[0]}'s" if held else "nobody's"
-                lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
+    for each, rank, outcome in by_rank(submission, target, cases, [function], rules=STRICT):
+        found, left = outcome.value["returned"], (rank - 1) % each.n
+        if isinstance(found, str):
+            lose(f"{on(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+        if np.all(found == -1):
+            lose(f"{on(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
+        if not np.array_equal(found, each.inputs[left]):
+            held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
+            what = f"rank {held[0]}'s" if held else "nobody's"
+            lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
 
 
 def check_all_steps(submission: Submission, function: str) -> None:
@@ -369,7 +368,7 @@ def check_all_steps(submission: Submission, function: str) -> None:
             inputs = [x.astype(dtype) for x in case(submission, function, n, size).inputs]
             label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
             cases.append(Case(n, label, inputs, {"function": function, "size": size}))
-        for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
+        for each, outcomes in by_case(submission, "call_steps", cases, [name]):
             for rank, outcome in enumerate(outcomes):
                 right = (rank + 1) % each.n
                 for _, peer, line in outcome.sent:

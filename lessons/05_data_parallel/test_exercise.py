@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import by_rank, named, on, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, named, on, ranks
 from minidist.classroom.grading.sharded import (
     RANKS,
     check_factor,
@@ -136,7 +136,7 @@ def proportional(found: Array, expected: Array) -> bool:
 @pytest.mark.points(3, "train_step: one process's training, where shares are even")
 def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=2, clips=[0.0]) for n, batch in ((4, 8), (3, 6), (2, 4), (1, 3))]
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         check_worked(run, outcomes)
         batch, steps = len(run.x), run.arguments["steps"]
         _, first = slopes(run.flats, run.x, run.y, batch)
@@ -178,7 +178,7 @@ def explained(run: Layers, found: Array, layer: int, gradients: list[Array], own
 @pytest.mark.points(2, "train_step: shares that are uneven, or empty, weigh what they have")
 def test_shares(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=1, clips=[0.0]) for n, batch in ((4, 10), (3, 7), (4, 3))]
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         check_worked(run, outcomes)
         loss, gradients = slopes(run.flats, run.x, run.y, len(run.x))
         shares = [rows_of(run, rank) for rank in range(run.n) if len(rows_of(run, rank)[0])]
@@ -221,7 +221,7 @@ def clipped(submission: Submission, *limits: float) -> list[Layers]:
 @pytest.mark.points(2, "train_step: clipped as a whole, after the sum")
 def test_clip(submission: Submission) -> None:
     cases = clipped(submission, 0.0, 50.0, 1 / CLIPPED)
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         free, wide, tight = (updates(run, outcomes, which) for which in range(3))
         clip, batch = run.arguments["clips"][2], len(run.x)
         norm = clip * CLIPPED
@@ -250,8 +250,7 @@ def test_clip(submission: Submission) -> None:
 
 @pytest.mark.points(1, "train_step: the norm of all gradients together, before clipping")
 def test_norm(submission: Submission) -> None:
-    cases = clipped(submission, 0.0, 1 / CLIPPED)
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", clipped(submission, 0.0, 1 / CLIPPED), ["train_step"]):
         check_worked(run, outcomes)
         free, norm = updates(run, outcomes, 0), run.arguments["clips"][1] * CLIPPED
         for which, when in ((0, ""), (1, ", where it is clipped")):
@@ -274,7 +273,7 @@ def test_norm(submission: Submission) -> None:
 @pytest.mark.points(2, "train_step: a ring all-reduce for each layer, the last layer's first")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 2 * n) for n in (4, 2)]
-    for run, outcomes in zip(cases, submission.run("train_layers_watched", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers_watched", cases, ["train_step"]):
         size = run.flats[0].size
         for rank, outcome in enumerate(outcomes):
             check_ring(run, rank, outcome, [size] * len(run.flats), 8)
@@ -312,7 +311,7 @@ def names(run: Training, units: Sequence[int]) -> str:
 @pytest.mark.points(2, "rows: everyone's consecutive share, every sequence once")
 def test_rows(submission: Submission) -> None:
     cases = [numbered(submission, n, batches=[8, 10, 7, 3, 1, 12]) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("rows", cases, of("rows")), strict=True):
+    for run, outcomes in by_case(submission, "rows", cases, of("rows")):
         for number, batch in enumerate(run.arguments["batches"]):
             found = [outcome.value[number] for outcome in outcomes]
             check_shares(f"Of {batch} sequences on {run.label}", batch, run.n, found)
@@ -348,7 +347,7 @@ BUCKETS = [[3, 2], [0]]  # which units wait for the first and the second bucket;
 
 def buckets_sent(submission: Submission, ranks: Sequence[int] = (3, 1)) -> Sent:
     cases = [numbered(submission, n, buckets=BUCKETS) for n in ranks]
-    return list(zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True))
+    return list(by_case(submission, "send_buckets", cases, of("send_bucket")))
 
 
 def sum_of(run: Training, unit: int) -> Array:
@@ -431,7 +430,7 @@ def test_bucket_again(submission: Submission) -> None:
 def test_bucket_wire(submission: Submission) -> None:
     asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
     cases = [numbered(submission, n, f", {precision}", precision, buckets=BUCKETS[:1]) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True):
+    for run, outcomes in by_case(submission, "send_buckets", cases, of("send_bucket")):
         size = sum(run.truth.padded(unit) for unit in BUCKETS[0])
         for rank, outcome in enumerate(outcomes):
             check_ring(run, rank, outcome, [size], run.precision.bytes)
@@ -443,7 +442,7 @@ def test_reduce(submission: Submission) -> None:
     sizes = [plain.truth.padded(unit) for unit in range(len(plain.truth.flats))]
     limits = (0, sizes[-1], sizes[-1] + 1, sizes[-1] + sizes[-2], sum(sizes) + 1)
     cases = [numbered(submission, 2, f", buckets of {limit} elements", bucket_size=limit) for limit in limits]
-    for run, outcomes in zip(cases, submission.run("reduce_all", cases, of("reduce")), strict=True):
+    for run, outcomes in by_case(submission, "reduce_all", cases, of("reduce")):
         expected, waiting, gone = list[list[int]](), list[int](), list[int]()
         for unit in reversed(range(len(sizes))):
             waiting.append(unit)

@@ -21,7 +21,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps, parts_by_function
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_rank, named, on, part, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, named, on, part, ranks
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -73,7 +73,7 @@ def test_narrow(submission: Submission) -> None:
         one("narrow", "of numbers near 1, scale 131072", plain * np.float32(0.01), scale=131072.0),
         one("narrow", "of numbers that are too large for it, scale 2²⁰", plain, scale=2.0**20),
     ]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["narrow"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["narrow"]):
         value, scale = each.inputs[0], each.arguments["scale"]
         with np.errstate(over="ignore"):
             expected = (value.astype(np.float64) * scale).astype(np.float16)
@@ -104,7 +104,7 @@ def test_widen(submission: Submission) -> None:
         one("widen", "of numbers near 2⁻²⁰, scale 1024", plain * np.float16(2.0**-10), scale=1024.0),
         one("widen", "of numbers near 1, scale 131072", plain, scale=131072.0),
     ]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["widen"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["widen"]):
         value, scale = each.inputs[0], each.arguments["scale"]
         expected = (value.astype(np.float64) / scale).astype(np.float32)
         found = array_of(each, outcome.value["returned"], expected)
@@ -137,7 +137,7 @@ def update_cases(submission: Submission, function: str) -> list[Case]:
 
 def check_master(submission: Submission, function: str, asked: Sequence[str]) -> None:
     cases = update_cases(submission, function)
-    for each, [outcome] in zip(cases, submission.run("updates", cases, asked), strict=True):
+    for each, [outcome] in by_case(submission, "updates", cases, asked):
         start, change = each.inputs[0]
         expected = start + each.arguments["times"] * change
         found = outcome.value["master"]
@@ -159,7 +159,7 @@ def check_master(submission: Submission, function: str, asked: Sequence[str]) ->
 def check_param(submission: Submission, function: str, asked: Sequence[str]) -> None:
     """The parameters are the function's own master copy, rounded."""
     cases = update_cases(submission, function)
-    for each, [outcome] in zip(cases, submission.run("updates", cases, asked), strict=True):
+    for each, [outcome] in by_case(submission, "updates", cases, asked):
         param, master = outcome.value["param"], outcome.value["master"]
         start = each.inputs[0][0]
         if each is cases[0] and np.array_equal(param, start.astype(np.float16)):
@@ -217,8 +217,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "gradient_norm: of all pieces of all ranks, on every rank")
 def test_norm(submission: Submission) -> None:
-    cases = [norm_case(submission, n) for n in (4, 2)]
-    for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
+    for each, outcomes in by_case(submission, "norm", [norm_case(submission, n) for n in (4, 2)], ["gradient_norm"]):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
             found, near = number_of(each, rank, outcome.value["returned"]), partial(math.isclose, rel_tol=2e-3)
@@ -539,7 +538,7 @@ def check_vanished(submission: Submission) -> None:
     gradient = (submission.random.uniform(1.1, 1.9, exponents.size) * 2.0**exponents).astype(np.float32)
     gradient[:4] = 0  # in float32 already
     cases = [one("vanished", f"at scale {scale:g}", gradient, scale=scale) for scale in (1.0, 128.0, 65536.0)]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["vanished"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["vanished"]):
         scaled = gradient.astype(np.float64) * each.arguments["scale"]
         gone = (scaled.astype(np.float16) == 0) & (gradient != 0)
         found, expected = outcome.value["returned"], float(gone.mean())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import on
+from minidist.classroom.grading.parts import by_case, on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -284,7 +284,7 @@ def test_along(submission: Submission) -> None:
     cases = [
         along_case(names, sizes, [[name] for name in names]) for names, sizes in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))
     ]
-    for each, outcomes in zip(cases, submission.run("groups", cases, ["along"]), strict=True):
+    for each, outcomes in by_case(submission, "groups", cases, ["along"]):
         check_along(each, outcomes)
 
 
@@ -364,14 +364,14 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
 @pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_shard(each, outcomes)
 
 
 @pytest.mark.points(1, "shard_gradient: 2M(W-G)/(GW) to other hosts")
 def test_shard_gradient_hosts(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((8, 4, 64), (8, 2, 64), (6, 2, 36))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_left(each, outcomes)
 
 
@@ -389,7 +389,7 @@ def over_data(each: Case, rank: int, number: int) -> Array:
 @pytest.mark.points(1, "sum_gradients: over the data axis, in place")
 def test_sum_gradients(submission: Submission) -> None:
     cases = [sums_case(submission, n, stages) for n, stages in ((4, 2), (3, 1), (2, 2))]
-    for each, outcomes in zip(cases, submission.run("sums", cases, ["sum_gradients"]), strict=True):
+    for each, outcomes in by_case(submission, "sums", cases, ["sum_gradients"]):
         copies = each.n // each.arguments["stages"]
         for rank, outcome in enumerate(outcomes):
             for number, found in enumerate(outcome.value["grad"]):
@@ -463,7 +463,7 @@ def norm_case(
 
 def norms_of(submission: Submission, cases: Sequence[Case]) -> list[list[float]]:
     found = []
-    for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
+    for each, outcomes in by_case(submission, "norm", cases, ["gradient_norm"]):
         values = []
         for rank, outcome in enumerate(outcomes):
             value = outcome.value["returned"]
@@ -550,7 +550,7 @@ def check_color_of(submission: Submission) -> None:
 
 def check_two_levels(submission: Submission) -> None:
     cases = [shard_case(submission, n, g, size, "two_levels") for n, g, size in ((4, 2, 8), (8, 4, 64))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["two_levels"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["two_levels"]):
         check_shard(each, outcomes)
         check_left(each, outcomes)
 

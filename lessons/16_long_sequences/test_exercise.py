@@ -27,7 +27,7 @@ from minidist.classroom.grading.checks import (
     same,
 )
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import on, part, ranks
+from minidist.classroom.grading.parts import by_case, on, part, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
@@ -465,8 +465,7 @@ def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "ring_forward: as in one process")
 def test_ring_forward(submission: Submission) -> None:
-    cases = even(submission, "ring_forward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_forward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_forward"), ["ring_forward"]):
         check_result(each, outcomes)
 
 
@@ -475,8 +474,7 @@ test_ring_forward_wire = part(1, "ring_forward: N-1 blocks, to the right", check
 
 
 def check_gradients(submission: Submission, names: Sequence[str]) -> None:
-    cases = even(submission, "ring_backward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_backward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_backward"), ["ring_backward"]):
         check_result(each, outcomes, names)
 
 

@@ -26,7 +26,7 @@ from minidist.classroom.grading.checks import (
     shape,
 )
 from minidist.classroom.grading.meaning import check_meaning, check_worked
-from minidist.classroom.grading.parts import on, ranks
+from minidist.classroom.grading.parts import by_case, on, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -45,7 +45,7 @@ def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[t
     """Each case with what came of it."""
     for each in cases:
         each.arguments["function"] = function
-    return [*zip(cases, submission.run("call", cases, [function]), strict=True)]
+    return [*by_case(submission, "call", cases, [function])]
 
 
 def pair(each: Case, outcome: Outcome, names: str) -> list[Any]:
@@ -474,7 +474,7 @@ def sums(submission: Submission) -> list[tuple[str, int, list[Any], list[tuple[s
     """Of each rank: where, the number of ranks, the arrays that were handed; and of each gradient its name, what is in
     the list now, this rank's own, the sum over the right ranks, and the one over the others."""
     cases, found = [sums_case(submission, *of) for of in SUMS], []
-    for each, outcomes in zip(cases, submission.run("call", cases, ["sum_gradients"]), strict=True):
+    for each, outcomes in by_case(submission, "call", cases, ["sum_gradients"]):
         group = each.arguments["group"]
         for rank, outcome in enumerate(outcomes):
             gradients = []

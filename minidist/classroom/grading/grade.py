@@ -84,15 +84,8 @@ def grade(
     check_hidden(hidden)
     begin = time.monotonic()
     with tempfile.TemporaryFile() as written:  # without a name, so that no other process can write to it
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "minidist.classroom.grading.pytest_plugin",
-            "-p",
-            "no:cacheprovider",
-        ]
+        plugins = ("-p", "minidist.classroom.grading.pytest_plugin", "-p", "no:cacheprovider")
+        command = [sys.executable, "-m", "pytest", *plugins]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
         command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}"]
         command += [f"--parts={written.fileno()}", f"--wire={wire}"]

@@ -32,6 +32,13 @@ def part(points: float, asks: str, check: Callable[..., None], *arguments: Any, 
     return graded
 
 
+def by_case(
+    submission: Submission, target: str, cases: Sequence[C], asked: Sequence[str], **how: Any
+) -> Iterator[tuple[C, list[Outcome]]]:
+    """Run the cases; go through what the ranks of each have returned."""
+    return zip(cases, submission.run(target, cases, asked, **how), strict=True)
+
+
 def by_rank(
     submission: Submission,
     target: str,
@@ -40,9 +47,8 @@ def by_rank(
     enough: Callable[[C, Sequence[Outcome]], None] | None = None,
     **how: Any,
 ) -> Iterator[tuple[C, int, Outcome]]:
-    """Run the cases; go through what each rank of each has returned. enough: loses the part if a case has not even been
-    tried."""
-    for case, outcomes in zip(cases, submission.run(target, cases, asked, **how), strict=True):
+    """The same, rank by rank. enough: loses the part if a case has not even been tried."""
+    for case, outcomes in by_case(submission, target, cases, asked, **how):
         if enough:
             enough(case, outcomes)
         for rank, outcome in enumerate(outcomes):
