@@ -5,11 +5,11 @@ A part asks for one or two of the methods; the chapter's take the place of the o
 
 import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from given import Unit
 
 from minidist.classroom.grading import engines
 from minidist.classroom.grading.chapter import functions
@@ -64,13 +64,6 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None
 
 
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Unit:
-    param: Array
-    grad: Array
-    master: Array
 
 
 Mine = tuple[Array, Sequence[tuple[Array, Array]]]  # parameters of all units, and of each micro-batch this rank's rows
