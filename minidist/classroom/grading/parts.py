@@ -67,3 +67,8 @@ def ranks(n: int) -> str:
 def named(found: Any, wrong: Mapping[str, Any], alike: Callable[[Any, Any], Any], before: str = ": ") -> str:
     """The name of the first of these wrong values that was found, after `before`; "" if it is none of them."""
     return next((f"{before}{name}" for name, value in wrong.items() if alike(found, value)), "")
+
+
+def why(reasons: Mapping[str, Any]) -> str:
+    """The first of these words whose condition holds; "" if none does."""
+    return next((words for words, holds in reasons.items() if holds), "")
