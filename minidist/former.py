@@ -13,6 +13,7 @@ MOVED = {  # module: {name: where it is now}
         ("server_all_reduce", "tree_all_reduce", "doubling_all_reduce", "halving_doubling_all_reduce"),
         "minidist.collectives",
     ),
+    "minidist.memory.files": {"Folder": "minidist.former"},
     "minidist.classroom.notebook.lesson": {
         "show": "minidist.classroom.notebook.drawing",
         "Watched": "minidist.classroom.notebook.watch",
@@ -46,3 +47,8 @@ class Moved:
 def find_modules() -> None:
     """From now on modules are found under their former names, too."""
     sys.meta_path.append(Moved())
+
+
+def Folder(option: str, parent: str | None, rank: int) -> Any:
+    """What is now SwapFile: a rank's files were in a folder of its own."""
+    return importlib.import_module("minidist.memory.files").SwapFile(option, parent)
