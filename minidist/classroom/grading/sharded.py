@@ -80,10 +80,11 @@ def check_sum(run: Case, parts: Sequence[float], loss: float, rtol: float = 1e-9
         lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.{more}")
 
 
-def check_array(
+def check_exactly(
     who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = NONE, as_it_was: bool = False
 ) -> None:
-    """That an array is as expected; else which of the mistakes it is. as_it_was: it had this dtype."""
+    """That an array is as expected, to the last bits and in its dtype; else which of the mistakes it is. as_it_was: it
+    had this dtype."""
     if isinstance(found, str):
         lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
     if found.shape != expected.shape:
