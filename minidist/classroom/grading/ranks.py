@@ -140,6 +140,23 @@ def numbers(pair: Any) -> Any:
     return [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
 
 
+def several(value: Any, count: int, told: Callable[[Any], Any] = returned) -> Any:
+    """What a function returned that is to return `count` things, each as it is `told`; of anything else the type."""
+    is_it = isinstance(value, tuple | list) and len(value) == count
+    return [told(each) for each in value] if is_it else type(value).__name__
+
+
+def calls(function: str = "", told: Callable[[Any], Any] = returned) -> Callable[..., dict[str, Any]]:
+    """What a part lets the ranks do: call this function, or the one that a case names, with copies of a rank's arrays.
+    It brings back what was returned, as it is `told`, and what became of the copies."""
+
+    def call(comm: Comm, exercise: ModuleType, mine: Any, function: str = function) -> dict[str, Any]:
+        handed = [array.copy() for array in (mine if isinstance(mine, list) else [mine])]
+        return {"returned": told(getattr(exercise, function)(comm, *handed)), "handed": handed}
+
+    return call
+
+
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 
