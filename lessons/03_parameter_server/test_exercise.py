@@ -300,12 +300,7 @@ test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 # ---- take ------------------------------------------------------------------------------------------------------------
 
 
-def take_cases(
-    submission: Submission,
-    together: bool,
-    orders: Sequence[Sequence[int]],
-    **more: Any,
-) -> list[Case]:
+def take_cases(submission: Submission, together: bool, orders: Sequence[Sequence[int]], **more: Any) -> list[Case]:
     """Three workers' gradients come in some order, in numbers whose sum no order changes."""
     gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
     bsp = "shard.together" if together else "not shard.together"

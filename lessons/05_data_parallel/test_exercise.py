@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, named, on, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, named, on, ranks, why
 from minidist.classroom.grading.sharded import (
     RANKS,
     check_factor,
@@ -237,15 +237,15 @@ def test_clip(submission: Submission) -> None:
             asked = np.isclose(length, clip) or np.isclose(length / np.linalg.norm(free[rank]), clip / norm)
             if proportional(tight[rank], free[rank]) and asked:
                 continue
-            if alike(tight[rank], free[rank]):
-                words = "nothing is clipped"
-            elif alike(tight[rank], early):
-                words = "each rank clips its own gradient, before the sum. Clip the sum"
-            elif not proportional(tight[rank], free[rank]):
-                words = "it has another direction. All layers' gradients are multiplied by one number, after the sum"
-            else:
-                words = f"its norm is {length:.3g}"
-            lose(f"{who} updates by a gradient of norm {norm:.3g}, which is to be clipped to {clip:.3g}: {words}.")
+            turned = not proportional(tight[rank], free[rank])
+            reasons = {
+                "nothing is clipped": alike(tight[rank], free[rank]),
+                "each rank clips its own gradient, before the sum. Clip the sum": alike(tight[rank], early),
+                "it has another direction. All layers' gradients are multiplied by one number, after the sum": turned,
+                f"its norm is {length:.3g}": True,
+            }
+            said = f"{who} updates by a gradient of norm {norm:.3g}, which is to be clipped to {clip:.3g}"
+            lose(f"{said}: {why(reasons)}.")
 
 
 @pytest.mark.points(1, "train_step: the norm of all gradients together, before clipping")

@@ -534,7 +534,5 @@ def check_my_part(submission: Submission) -> None:
         lose(f"On {each.label}: the part is a view of x. As long as it is there, all of x is: make a copy.")
 
 
-GAPS = gaps(globals(), "kept_bytes", "same_mask", "my_part") | {
-    "again": partial(check_segment, function="again"),
-}
+GAPS = gaps(globals(), "kept_bytes", "same_mask", "my_part") | {"again": partial(check_segment, function="again")}
 PARTS = parts_by_function(globals())

@@ -226,6 +226,12 @@ def trained(start: Array, gradients: Sequence[Array]) -> list[Array]:
     return found
 
 
+def which(found: Array, after_updates: Sequence[Array]) -> str:
+    """Whose parameters these are, in words."""
+    known = [n for n, value in enumerate(after_updates) if same(found, value)]
+    return f"those after {known[0]}" if known else "others"
+
+
 def check_seen(submission: Submission, cases: Sequence[Case], until: Callable[[Case], int]) -> None:
     """That each step up to one sees as many updates as it should."""
     for each, found in zip(cases, alone(submission, "train_late", "train_delayed", cases), strict=True):
@@ -237,11 +243,9 @@ def check_seen(submission: Submission, cases: Sequence[Case], until: Callable[[C
             wanted = step if step <= after else step - 1
             parameters = an_array(each, found["seen"][step], f"what gradient gets in step {step}", (3,))
             if not same(parameters, after_updates[wanted]):
-                known = [n for n, value in enumerate(after_updates) if same(parameters, value)]
-                instead = f"those after {known[0]}" if known else "others"
                 lose(
                     f"On {each.label}: step {step} is to compute with the parameters after {wanted}"
-                    f" update{'s' * (wanted != 1)}; it gets {instead}."
+                    f" update{'s' * (wanted != 1)}; it gets {which(parameters, after_updates)}."
                 )
 
 
@@ -285,11 +289,9 @@ def test_train_delayed_end(submission: Submission) -> None:
         after_updates = trained(each.inputs[0][0], found["gradients"])
         end = an_array(each, found["returned"], "what is returned", (3,))
         if not same(end, after_updates[-1]):
-            known = [n for n, value in enumerate(after_updates) if same(end, value)]
-            instead = f"those after {known[0]}" if known else "others"
             lose(
                 f"On {each.label}: return the parameters after all {len(after_updates) - 1} updates; these are"
-                f" {instead}."
+                f" {which(end, after_updates)}."
             )
 
 

@@ -33,13 +33,7 @@ Array = np.ndarray
 MATRIX = ("column_part", "column_forward", "column_backward", "row_forward", "row_backward")
 ASKED = (*MATRIX, "dropout_mask", "loss_forward", "loss_backward", "scatter_sum", "gather_whole")
 # What a submission cannot import.
-HIDDEN = (
-    "answers",
-    "given",
-    "minidist.tensor_parallel",
-    "minidist.tp.loss",
-    "minidist.tp.group",
-)
+HIDDEN = ("answers", "given", "minidist.tensor_parallel", "minidist.tp.loss", "minidist.tp.group")
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------

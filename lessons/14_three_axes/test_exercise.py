@@ -435,12 +435,7 @@ def test_sum_gradients_tied(submission: Submission) -> None:
 
 
 def norm_case(
-    submission: Submission,
-    n: int,
-    stages: int,
-    cut: Sequence[bool],
-    label: str = "",
-    tied: int = -1,
+    submission: Submission, n: int, stages: int, cut: Sequence[bool], label: str = "", tied: int = -1
 ) -> Case:
     """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks. The piece `tied` is the
     same on the first and the last stage, if it is cut part by part."""

@@ -26,11 +26,7 @@ HIDDEN = (  # what a submission cannot import
     "minidist.deepspeed.agree",
     "minidist.deepspeed.explain",
 )
-BATCH, MICRO, ACCUMULATE = SIZES = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-)
+BATCH, MICRO, ACCUMULATE = SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 Unit = tuple[int, int, int | None]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, parts_by_function
-from minidist.classroom.grading.parts import by_rank, named, on, part, ranks
+from minidist.classroom.grading.parts import by_rank, named, on, part, ranks, why
 from minidist.classroom.grading.submission import Case, Outcome, lose
 
 
@@ -58,6 +58,8 @@ def test_the_first_wrong_value_that_was_found_has_the_name() -> None:
     assert named(9.0, wrong, math.isclose) == ": its square"
     assert named(-3.0, wrong, math.isclose, before=" It is ") == " It is minus"
     assert named(4.0, wrong, math.isclose) == ""
+    assert why({"its square": False, "negative": True, "whole": True}) == "negative"
+    assert why({"its square": False}) == ""
     arrays = {"doubled": np.full(2, 2.0), "gone": np.zeros(2)}
     assert named(np.zeros(2), arrays, np.allclose) == ": gone"
 
