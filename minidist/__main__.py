@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["doctor"]:
         return doctor.main()
     if arguments == ["lessons"]:
-        from minidist.classroom import syllabus
+        from minidist.classroom.notebook import syllabus
 
         return syllabus.main()
     if arguments[:1] == ["explain"]:

@@ -1,6 +1,11 @@
 """Names of the former version, which notebooks and exercises that were begun with it still import."""
 
 import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 MOVED = {  # module: {name: where it is now}
@@ -9,6 +14,14 @@ MOVED = {  # module: {name: where it is now}
         "minidist.collectives",
     ),
     "minidist.memory.files": {"Folder": "minidist.former"},
+    "minidist.classroom.notebook.lesson": {
+        "show": "minidist.classroom.notebook.drawing",
+        "Watched": "minidist.classroom.notebook.watch",
+    },
+}
+MODULES = {  # module: which one it is now
+    f"minidist.classroom.{name}": f"minidist.classroom.notebook.{name}"
+    for name in ("drawing", "lesson", "slow_disk", "unloaded", "watch")
 }
 
 
@@ -17,6 +30,23 @@ def attribute(module: str, name: str) -> Any:
     if name not in MOVED[module]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return getattr(importlib.import_module(MOVED[module][name]), name)
+
+
+class Moved:
+    """Finds and loads a module under its former name: it is the module that has the new one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name in MODULES else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None: ...
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(MODULES[module.__name__])
+
+
+def find_modules() -> None:
+    """From now on modules are found under their former names, too."""
+    sys.meta_path.append(Moved())
 
 
 def Folder(option: str, parent: str | None, rank: int) -> Any:
