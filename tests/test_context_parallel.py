@@ -25,6 +25,7 @@ from minidist.mpi.comm import Comm
 from minidist.papers import context
 from minidist.programs.chapter import find
 from ranks import launch
+from tables import table
 
 SCHEMES, POSITIONS, MODELS = ("ring", "all-gather", "ulysses"), ("contiguous", "zigzag", "striped"), ("gpt", "llama")
 
@@ -67,19 +68,7 @@ def test_equals_serial_training_in_every_combination(scheme: str, name: str, n: 
         check(case, run_by_rules(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
-SEVERAL = [  # on four ranks: dp x cp, micro-batches, recomputation, and the stages that divide what both axes share
-    ["gpt", 13, "ring", "zigzag", 0, 2, "fp64", 2, "none"],
-    ["llama", 9, "ring", "striped", 1, 2, "fp64", 1, "full"],
-    ["llama", 13, "all-gather", "contiguous", 2, 2, "fp64", 3, "none"],
-    ["gpt", 9, "ulysses", "zigzag", 3, 2, "fp64", 1, "selective"],
-    ["llama", 13, "ring", "zigzag", 3, 4, "fp64", 2, "log"],
-    ["gpt", 13, "all-gather", "striped", 3, 4, "fp64", 1, "every:2"],
-    # Masks of dropout are those of serial training: of activations, and of probabilities.
-    ["gpt", 13, "ring", "zigzag", 0, 4, "fp64", 2, "none", 0.2],
-    ["llama", 9, "ring", "striped", 1, 2, "fp64", 1, "full", 0.2],
-    ["llama", 13, "all-gather", "contiguous", 2, 4, "fp64", 1, "selective", 0.2],
-    ["gpt", 9, "ulysses", "zigzag", 3, 4, "fp64", 1, "none", 0.2],
-]
+SEVERAL = table(__file__, "several")
 
 
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: " ".join(map(str, case)))

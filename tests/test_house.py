@@ -34,6 +34,7 @@ import pytest
 
 from minidist import contents
 from minidist.programs.chapter import find
+from tables import table
 
 ROOT = Path(__file__).parents[1]
 
@@ -239,32 +240,7 @@ def test_chapters_are_short_and_meet_their_programs_by_name(chapter: str) -> Non
 
 # ---- houses that fall ------------------------------------------------------------------------------------------------
 
-SOUND = {
-    "minidist/__init__.py": "def door():\n    from minidist.cli import notebook",
-    "minidist/__main__.py": "from minidist import pipeline",
-    "minidist/nn/__init__.py": "",
-    "minidist/nn/ops.py": "from minidist import UsageError\nfrom minidist.nn import flat",
-    "minidist/nn/flat.py": "",
-    "minidist/papers/zero.py": "",
-    "minidist/mpi/comm.py": "from mpi4py import MPI",
-    "minidist/cli/notebook.py": "from minidist.mpi import comm\ndef draw():\n    import matplotlib.pyplot, rich",
-    "minidist/claims/zero.py": "import minidist.papers.zero",
-    "minidist/ring.py": "from .mpi.comm import Comm",
-    "minidist/engine.py": "from minidist import nn, ring",
-    "minidist/train.py": "from minidist import engine",
-    "minidist/tp/claims.py": "from minidist.train import Run",
-    "minidist/pp/claims.py": "from minidist.train import Run\nfrom minidist.pp import schedules",
-    "minidist/pp/schedules.py": "if TYPE_CHECKING:\n    from rich.text import Text",
-    "minidist/data_parallel.py": "from minidist import train",
-    "minidist/zero1.py": "from minidist import data_parallel",
-    "minidist/tensor_parallel.py": "from minidist.tp import claims",
-    "minidist/pipeline.py": "from minidist.pp import claims",
-    "minidist/grid/claims.py": "from minidist.pipeline import claims",
-    "minidist/parallel3d.py": "from minidist import pipeline, zero1\nfrom minidist.grid import claims",
-    "minidist/bench/ranks.py": "from minidist import zero1",
-    "lessons/04/on_ranks.py": "from minidist import ring",
-    "lessons/04/pictures.py": "import matplotlib.pyplot as plt",
-}
+SOUND = table(__file__, "sound")
 
 
 def said(changed: House) -> list[str]:

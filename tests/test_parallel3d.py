@@ -27,6 +27,7 @@ from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
 from ranks import launch
+from tables import table
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")
@@ -259,18 +260,7 @@ def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
 
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2"
-LINES = [
-    (4, "--tp 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
-    (4, "--tp 2 --zero 0 --sequence-parallel --model llama --batch 5"),
-    (4, "--tp 2 --zero 2 --accumulate 2 --recompute full"),
-    (6, "--dp 2 --tp 3 --zero 3 --precision fp32 --sequence-parallel"),
-    (2, "--pp 2 --recompute full --zero 0 --schedule zb-h1"),
-    (3, "--pp 3 --schedule zb-h2 --untied --optimizer sgd --batch 10 -m 5"),
-    (4, "--pp 2 --tp 2 --schedule interleaved --recompute selective --sequence-parallel"),
-    (6, "--pp 2 --tp 3 --sequence-parallel --recompute full --schedule gpipe --context 12"),
-    (8, "--dp 2 --pp 2 --tp 2 --zero 1 --layers 5 -m 4 --batch 12"),
-    (8, "--dp 2 --pp 2 --tp 2 --zero 0 --model llama --kv-heads 2 --dropout 0 --precision fp64"),
-]
+LINES = table(__file__, "lines")
 
 
 @pytest.mark.parametrize(
@@ -355,62 +345,14 @@ def prepare(n: int, line: str) -> command.Job:
 
 @pytest.mark.parametrize(
     ("n", "line", "grid"),
-    [
-        (1, "", (1, 1, 1)),
-        (2, "", (1, 1, 2)),
-        (3, "", (3, 1, 1)),
-        (4, "", (2, 1, 2)),
-        (6, "", (3, 1, 2)),
-        (8, "", (2, 2, 2)),
-        (16, "", (4, 2, 2)),
-        (4, "--schedule gpipe", (1, 2, 2)),
-        (8, "--zero 3 --shard 2", (2, 2, 2)),
-        (8, "--dp 4", (4, 1, 2)),
-        (8, "--tp 4", (2, 1, 4)),
-        (12, "--dp 4 --heads 2", (4, 3, 1)),
-        (8, "--heads 3 --width 30", (4, 2, 1)),
-        (8, "--model llama --kv-heads 1", (4, 2, 1)),
-        (4, "--batch 1", (1, 2, 2)),
-    ],
+    table(__file__, "open_axes_are_filled"),
 )
-def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
+def test_open_axes_are_filled(n: int, line: str, grid: list[int]) -> None:
     layout = prepare(n, line).layout
-    assert (layout.dp, layout.pp, layout.tp) == grid
+    assert [layout.dp, layout.pp, layout.tp] == grid
 
 
-BAD = [
-    (4, "--dp 2 --tp 3", "--dp 2 x --tp 3 does not make 4 ranks"),
-    (4, "--dp 3 --tp 2", "--dp 3 x --tp 2 does not make 4 ranks: use mpirun -n 6"),
-    (8, "--dp 2 --pp 2 --tp 4", "does not make 8 ranks: use mpirun -n 16"),
-    (8, "--dp 1 --pp 1 --tp 1", "does not make 8 ranks: use mpirun -n 1"),
-    (2, "--tp 4", "--tp 4 does not make 2 ranks: use mpirun -n 4"),
-    (8, "--pp 16", "--pp 16 does not make 8 ranks"),
-    (3, "--tp 3", "--heads 4 cannot be cut for 3 ranks"),
-    (8, "--model llama --kv-heads 2 --tp 4", "--kv-heads 2 cannot be cut for 4 ranks"),
-    (4, "--tp 4 --context 6 --sequence-parallel", "--context 6 cannot be cut for 4 ranks"),
-    (8, "--pp 8", "6 units (embedding, 4 blocks, head) are too few for 8 stages: use --layers 6"),
-    (8, "--pp 4 --schedule interleaved", "too few for 4 stages of 2 chunks: use --layers 6"),
-    (6, "--pp 3 -v 2", "1f1b has one chunk to a stage"),
-    (6, "--pp 3 --schedule interleaved -m 4 --layers 6", "a multiple of 3 for --micro-batches, not 4"),
-    (6, "--pp 3 --dp 2 -m 7", "--batch 16 is not divisible by --micro-batches 7: use --batch 21"),
-    (8, "--pp 2 --dp 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
-    (4, "--dp 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
-    (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
-    (4, "--pp 1 --schedule gpipe", "--schedule, --chunks, --contiguous and --trace are of a pipeline"),
-    (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
-    (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --ranks-per-host 3: use --ranks-per-host 2"),
-    (
-        2,
-        "--zero 1 --shard 2",
-        "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3",
-    ),
-    (4, "--ep 2", "--ep 2 divides experts, and there are none: use --experts 8"),
-    (4, "--experts 8 --ep 3 --dp 2 --tp 2", "2 ranks are not divisible by --ep 3: use --ep 2"),
-    (4, "--experts 2 --ep 4 --dp 4", "--ep 4 is more than --experts 2: use --ep 2"),
-    (4, "--experts 2 --top 3", "--top 3 is more than --experts 2: use --top 2"),
-    (4, "--schedule pipedream", "--schedule"),
-    (2, "--data nowhere.txt", "nowhere.txt"),
-]
+BAD = table(__file__, "bad")
 
 
 @pytest.mark.parametrize(("n", "line", "says"), BAD)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from alone import train_alone
+from tables import table
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 1 --context 8 --batch 2 --lr 0.01".split()  # noqa: SIM905
@@ -87,19 +88,7 @@ def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
 
 @pytest.mark.parametrize(
     ("first", "second", "words"),
-    [
-        ("--data text", "--export text", "--export text would overwrite the file of --data"),
-        ("--data text", "--json ./text", "--json ./text would overwrite the file of --data"),
-        ("--data text", "--export link", "--export link would overwrite the file of --data"),
-        ("--data link", "--export text", "--export text would overwrite the file of --data"),
-        ("--data text", "--export hard", "--export hard would overwrite the file of --data"),
-        ("--data text", "--export folder/text", "--export folder/text would overwrite the file of --data"),
-        ("--load text", "--json text", "--json text would overwrite the file of --load"),
-        ("--export new", "--json new", "--json new would overwrite the file of --export"),
-        ("--export new", "--json ./new", "--json ./new would overwrite the file of --export"),
-        ("--export folder/new", "--json new", "--json new would overwrite the file of --export"),
-        ("--export dangling", "--json new", "--json new would overwrite the file of --export"),
-    ],
+    table(__file__, "no_output_overwrites_an_input_or_another_output"),
 )
 def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
     (tmp_path / "text").write_text("some text " * 1000)

@@ -26,6 +26,7 @@ from minidist.checkpoints import convert, inspect, manifest
 from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
+from tables import table
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 
@@ -261,13 +262,7 @@ def save_into(*more: str) -> command.Job:
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [
-        ("--width 16", "is of another model: it has wte.weight of shape"),
-        ("--heads 1", "is of another model: it has other heads: 2 there, 1 here"),
-        ("--untied", "is of another model: it has no head.weight"),
-        ("--data other.txt", "is of another model: it has other characters"),
-        ("--data longer.txt", "is of a training on another text, text.txt"),
-    ],
+    table(__file__, "the_folder_of_another_run_is_refused"),
 )
 def test_the_folder_of_another_run_is_refused(line: str, says: str) -> None:
     Path("other.txt").write_text("quite another text " * 50)
