@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
+from cases import RANKS, every_case
 from jobs.beginners import MISTAKES
-from minidist.claims import audit
 from minidist.launch import launcher
 from minidist.launch.launcher import mpiexec_for
 from minidist.launch.target_function import find_function
-from minidist.programs.chapter import find_all
 from ranks import in_this_process
 from sampling import shard_of_this_run
 
@@ -28,29 +27,11 @@ IN_FLIGHT = {"messages", "all", "all but workspace"}
 OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process written"}  # times, and the kernel's
 
 
-def lines() -> Iterator[tuple[int, str]]:
-    """Every case of every chapter whose ranks wait for each other, on 1 to 4 ranks, or those that it needs."""
-    chapters = find_all()
-    for name in sorted(chapters.keys() - {"train", "mapreduce", "parameter_server"}):
-        for ranks in chapters[name].ranks or (1, 2, 3, 4):
-            for options in audit.list_lines({name: chapters[name]}).get(name, {}).values():
-                line = audit.fill_line(name, options, ranks)
-                if possible(line, ranks):
-                    yield ranks, line
-    yield 3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4"
-
-
-def possible(line: str, ranks: int) -> bool:
-    name, *options = line.split()
-    try:
-        find_all()[name].job(options, ranks)
-    except Exception:
-        return name == "ring"
-    return True
-
-
-EVERY = list(lines())
-HERE = shard_of_this_run(EVERY, 16)
+# Every case of every chapter whose ranks wait for each other.
+EVERY = [of for of in every_case("--prove") if not of[1].startswith("parameter_server")]
+EVERY += [(3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4")]
+EVERY += [(n, "ring --size 20003") for n in RANKS]
+HERE = shard_of_this_run([of for of in EVERY if of[0] < 8 or of[1].startswith("parallel3d")], 16)
 
 
 @functools.cache

@@ -260,19 +260,6 @@ def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
 
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2"
-LINES = table(__file__, "lines")
-
-
-@pytest.mark.parametrize(
-    "n", [pytest.param(n, marks=[pytest.mark.slow] * (n == 6)) for n in sorted({n for n, _ in LINES})]
-)
-def test_every_claim_holds(n: int, tmp_path: Path) -> None:
-    lines = [f"parallel3d {SMALL} {options}" for ranks, options in LINES if ranks == n]
-    job = launch("jobs.chapters:command_lines", n, lines, str(tmp_path), timeout=120)
-    for line, found in job.values[0].items():
-        assert found["status"] == 0, line
-        assert len(found["claims"]) >= 10
-        assert all(claim["holds"] for claim in found["claims"]), line
 
 
 def test_counts_by_hand() -> None:
