@@ -1,6 +1,7 @@
 """The command lines of all chapters that train. `CHAPTER.cases` is the only table of them: a new chapter is in every
 matrix of tests by that."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,18 @@ def every_case(more: str = "") -> list[tuple[int, str]]:
         for line in (fill_line(name, f"{case} {more}".strip(), n) for case in cases.values())
         if job_of(line, n)
     ]
+
+
+def unnamed(lines: Iterable[str]) -> list[tuple[int, str]]:
+    """Of the chapters that none of these lines names, a case each, on four ranks or the most that it needs: so a table
+    of chosen lines forgets no new chapter."""
+    named = {line.split()[0] for line in lines}
+    first = {line.split()[0]: (n, line) for n, line in reversed(every_case()) if n == max(ranks_of(line))}
+    return [of for name, of in first.items() if name not in named]
+
+
+def ranks_of(line: str) -> tuple[int, ...]:
+    return tuple(TRAINING[line.split()[0]].ranks or (4,))
 
 
 def work(comm: Comm, line: str) -> int:

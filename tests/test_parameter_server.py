@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alone import known_alone
 from jobs.parameter_server import by_name, prepared
 from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, command, train
@@ -103,9 +104,7 @@ def of(options: str) -> dict[str, Any]:
 
 def alone(arguments: list[str]) -> tuple[command.Job, Engine]:
     """The serial engine with those of the options that it knows."""
-    known = {option for action in command.parser("", "train")._actions for option in action.option_strings}
-    options = [argument for argument in arguments if argument.split("=")[0] in known]
-    job = command.prepare(command.parser("", "train"), options, ranks=1)
+    job = command.prepare(command.parser("", "train"), known_alone(" ".join(arguments)), ranks=1)
     return job, Engine(job.units, job.settings)
 
 

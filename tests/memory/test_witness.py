@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import TRAINING, unnamed
 from jobs import engines
 from minidist.engine import Engine
 from minidist.launch.launcher import launch
@@ -24,27 +25,14 @@ from minidist.nn.tensor import Array
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
 # What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
-IN_EVERY_RUN = (
-    "--keep-last",
-    "--prefetch",
-    "infinity",
-    "tensor_parallel --sequence-parallel",
-    "2bw",
-    "--dp 2 --pp 2",
-    "ring",
-    "--capacity",
-)
+IN_EVERY_RUN = ("--keep-last", "--prefetch", "infinity", "tensor_parallel --sequence-parallel", "2bw", "--dp 2 --pp 2")
+IN_EVERY_RUN += ("ring", "--capacity")
 RANKS = pytest.mark.parametrize(
     ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 SHAPE = "--steps 2 --width 24 --heads 12 --context 24 --batch 12"
-ALIKE = (
-    "data_parallel",
-    "zero1",
-    "zero2",
-    "zero3",
-    "offload",
-)  # the same arithmetic on the same rows, around which memory differs
+ALIKE = ("data_parallel", "zero1", "zero2", "zero3", "offload")  # the same arithmetic, around which memory differs
+STRATEGIES = ("--strategy shard_grad_op", "--strategy hybrid_shard")
 WITH_FLUSH = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
 
 
@@ -59,11 +47,7 @@ def lines(n: int) -> list[str]:
     some += ["--precision mixed --recompute full --accumulate 2", "--precision mixed --recompute selective"]
     some += ["--precision fp32 --model llama --kv-heads 12 --optimizer sgd"]
     chapters = [*ALIKE, "data_parallel --reduce server", "zero3 --keep-last", "tensor_parallel"]
-    chapters += [
-        "fsdp --prefetch 2 --forward-prefetch",
-        "fsdp --strategy shard_grad_op",
-        "fsdp --strategy hybrid_shard",
-    ]
+    chapters += [f"fsdp {way}" for way in ("--prefetch 2 --forward-prefetch", *STRATEGIES)]
     chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3", f"infinity --zero {1 + (n + 1) % 3}"]
     if n in (1, 2, 4):
         chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
@@ -92,6 +76,7 @@ def lines(n: int) -> list[str]:
         grids = ("--dp 2 --tp 2 --zero 2", "--pp 2 --tp 2 --zero 1 --sequence-parallel", "--dp 4 --zero 3 --shard 2")
         made += [f"parallel3d {axes} {SHAPE} --layers 2 {some[i]}" for i, axes in enumerate(grids)]
         made += [f"parallel3d --dp 2 --pp 2 --zero 3 --schedule zb-h2 {SHAPE} --layers 2 --recompute full"]
+        made += [line for _, line in unnamed(made) if TRAINING[line.split()[0]].pooled]
     return made
 
 
