@@ -9,7 +9,6 @@ import pytest
 
 from closeness import check_close, check_equal, norm
 from jobs import context_parallels as jobs
-from minidist import UsageError
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine
 from minidist.exchange.by_rules import run_by_rules
@@ -18,7 +17,6 @@ from minidist.exchange.rules import Rules
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.papers import context
-from minidist.programs.chapter import find
 from ranks import launch
 from tables import table
 
@@ -169,17 +167,3 @@ def test_published_efficiencies_lie_around_the_formula() -> None:
     assert limit == pytest.approx(100 * 8 / 15)
     assert len(measured) == 4
     assert all(abs(percent - limit) < 2 for percent in measured)
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--cp 3", "--cp 3 does not divide 4 ranks: use --cp 2"),
-        ("--context 3", "--context 3 has no position for each of 4 ranks: use --context 4"),
-        ("--scheme ulysses --model llama --kv-heads 2", "there are 2, for 4 ranks: use --cp 2 or --scheme ring"),
-    ],
-)
-def test_what_cannot_work_is_one_line(line: str, says: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        find("context_parallel").job(line.split(), 4)
-    assert says in str(refused.value)

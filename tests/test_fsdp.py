@@ -12,7 +12,6 @@ import pytest
 
 from jobs import engines
 from jobs import fsdp as jobs
-from minidist import UsageError
 from minidist.engine import Engine
 from minidist.mpi.clock import Clock
 from minidist.papers import fsdp as paper
@@ -301,27 +300,6 @@ def test_overlap_is_worth_what_the_clock_says(tmp_path: Path) -> None:
     assert "to wait\nfor the wire" in found[""]["printed"]
     held = sum(rank["parameters"] for rank in found["--strategy hybrid_shard"]["memory"]) // 2
     assert f"{paper.across_hosts_as_printed(held, 4, 2):,.0f}" in found["--strategy hybrid_shard"]["printed"]
-
-
-# ---- what does not go together ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ranks", "words", "accumulate", "said"),
-    [
-        (4, "no_shard --forward-prefetch", 1, "no_shard gathers nothing: leave"),
-        (4, "no_shard --prefetch 1", 1, "no_shard gathers nothing: leave"),
-        (4, "no_shard --no-sync", 2, "leave out --no-sync"),
-        (4, "shard_grad_op --backward-prefetch pre", 1, "leave out --backward-prefetch"),
-        (4, "full_shard --no-sync", 1, "--accumulate 2 or more"),
-        (4, "full_shard --shard 2", 1, "--ranks-per-host needs --strategy hybrid_shard"),
-        (4, "hybrid_shard --shard 3", 1, "4 ranks are no hosts of 3 each: use --ranks-per-host 2"),
-        (3, "hybrid_shard --ranks-per-host 5", 1, "use --ranks-per-host 3"),
-    ],
-)
-def test_what_does_not_go_together(ranks: int, words: str, accumulate: int, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        jobs.options_of(words, accumulate, ranks)
 
 
 @pytest.mark.parametrize(("ranks", "shard"), [(1, 1), (2, 1), (3, 3), (4, 2), (8, 4)])

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from jobs import engines, offloads
-from minidist import UsageError, offload
+from minidist import offload
 from minidist.engine import Engine
 from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
-from minidist.programs.chapter import find
 from ranks import launch
 
 RANKS = (1, 2, 3, 4)
@@ -260,20 +259,6 @@ def test_an_engine_that_is_dropped_leaves_nothing() -> None:
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--steps 8 --delayed-update 7", "--delayed-update 7 needs at least --steps 9"),
-        ("--steps 1 --delayed-update 0", "--delayed-update 0 needs at least --steps 2"),
-        ("--steps 9 --delayed-update 0 --save x --save-every 1", "so --save-every must be 2 or more"),
-    ],
-)
-def test_what_cannot_be_late_is_said_before_the_work(line: str, says: str, tmp_path: Path) -> None:
-    arguments = [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()]
-    with pytest.raises(UsageError, match=re.escape(says)):
-        find("offload").job(arguments, ranks=1)
 
 
 def test_a_run_with_late_updates_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -213,19 +213,3 @@ def test_a_look_at_another_dropout_changes_nothing() -> None:
     np.testing.assert_array_equal(found["losses"], truth["losses"])
     assert all(np.array_equal(found["parameters"][name], array) for name, array in truth["parameters"].items())
     assert kept[0.0] < kept[0.1] == kept[0.5] == plain.layer_activations  # the model has dropout 0.1
-
-
-@pytest.mark.parametrize(
-    ("n", "options", "says"),
-    [
-        (3, "--heads 4", "--heads 4 cannot be cut for 3 ranks: cut for 2, or use a multiple of 3"),
-        (4, "--model llama --heads 4 --kv-heads 2", "--kv-heads 2 cannot be cut for 4 ranks: cut for 2"),
-        (2, "--context 9 --sequence-parallel", "--context 9 cannot be cut for 2 ranks: cut for 1"),
-        (2, "--batch 1 --accumulate 2", "--batch 1 is not divisible by --accumulate 2"),
-    ],
-)
-def test_what_cannot_work_is_one_line(n: int, options: str, says: str) -> None:
-    done = run_chapter(n, options)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr

@@ -422,15 +422,6 @@ def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, n,
     raise AssertionError(line)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "line", "advice"),
-    table(__file__, "what_does_not_go_together"),
-)
-def test_what_does_not_go_together(ranks, line, advice):
-    with pytest.raises(UsageError, match=advice):
-        prepared(line, ranks)
-
-
 def run_without_mpi(*arguments: str) -> subprocess.CompletedProcess[str]:
     """As `python -m minidist.pipeline` does, in a Python that has no mpi4py."""
     code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist.pipeline', run_name='__main__')"
