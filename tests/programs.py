@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[1]
 PATHS = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"  # minidist, and the tests' own jobs
 
 
-def run_python(*words: str, ranks: int = 0, mpirun: str = "", env: Any = None, **how: Any) -> Any:
+def run_python(*words: str, ranks: int = 0, env: Any = None, **how: Any) -> Any:
     """`python WORDS`, under mpirun on so many ranks, to its end; without a terminal. env: what is another one's there.
-    how: of subprocess.run. mpirun: another name of it."""
-    launcher = [mpirun, "-n", str(ranks)] if mpirun else mpiexec_for(ranks) if ranks else []
+    how: of subprocess.run."""
+    launcher = mpiexec_for(ranks) if ranks else []
     usual: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
         "encoding": "utf-8",

@@ -6,8 +6,6 @@ here from the manifest alone, element by element.
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,8 +20,8 @@ from cases import job_of, unnamed
 from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
 from minidist.launch import launcher
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.precision import LossScale
+from programs import run_module, run_python
 from ranks import launch
 from tables import table
 
@@ -294,7 +292,7 @@ def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folde
     checkpoint.load("scale", engine)
     assert (engine.loss_scale.scale, engine.loss_scale.window) == (2.0**60, 7)
 
-    done = program(2, *f"-m minidist.zero2 --steps 5 --load scale --save overflows {GPT}".split())
+    done = run_module(f"minidist.zero2 --steps 5 --load scale --save overflows {GPT}", 2)
     assert done.returncode == 1
     assert done.stderr.startswith("minidist: error: no step updated the parameters")
     assert done.stderr.count("\n") == 1
@@ -334,7 +332,7 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
     """Nothing of ranks, shards or padding: what is in the shards of a grid. And --load takes it."""
     saved(folder)
     line = f"{EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
-    done = program(3, "-m", "minidist.zero3", *line.split())
+    done = run_module(f"minidist.zero3 {line}", 3)
     assert (done.returncode, done.stderr) == (0, "")
     _, _, written = done.stdout.partition("The model writes:\n")
     sample = written.splitlines()[0]
@@ -351,20 +349,6 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
 
 
 # ---- killed ----------------------------------------------------------------------------------------------------------
-
-
-def program(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`mpirun -n N python ARGUMENTS`."""
-    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
-    return subprocess.run(
-        [mpirun, "-n", str(n), sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        start_new_session=True,
-    )
 
 
 # The last rank writes half of its shard, and is killed.
@@ -386,7 +370,7 @@ def test_a_job_that_is_killed_while_it_saves_leaves_no_half_checkpoint(folder: P
     """Neither a first one, nor in place of an older one; and it can be saved there again, which clears up."""
     (folder / "killed.py").write_text(KILLED_WHILE_SAVING)
     for before in ([], ["latest", "step000001"]):
-        assert program(2, "killed.py", *f"--steps 2 --save killed {GPT}".split()).returncode != 0
+        assert run_python("killed.py", *f"--steps 2 --save killed {GPT}".split(), ranks=2).returncode != 0
         (draft,) = [name for name in os.listdir("killed") if name not in before]
         assert draft.endswith(".tmp")
         (half,) = Path(f"killed/{draft}").glob("rank1-of-2.safetensors.*.tmp")

@@ -16,6 +16,7 @@ from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_
 from minidist import files, processes
 from minidist.files import STATES
 from minidist.launch.launcher import mpiexec_for
+from programs import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -184,9 +185,7 @@ run(main, lambda comm: Folder("--disk", None, comm.rank), ranks=2, timeout=0.5)
 
 
 def test_a_rank_that_computes_for_ever_leaves_no_files_of_states(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMPUTES], env={**PATHS, "TMPDIR": str(tmp_path)}, capture_output=True, text=True
-    )
+    done = run_python("-c", COMPUTES, env={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "has computed without a message" in done.stderr
     assert os.listdir(tmp_path) == []

@@ -35,6 +35,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
 from minidist.train import Alone
+from programs import run_module, run_python
 from ranks import launch
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
@@ -222,8 +223,7 @@ def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [*mpiexec_for(n), sys.executable, "-m", "minidist.infinity", *SHAPE.split(), *line.split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return run_module(f"minidist.infinity {SHAPE} {line}", n, cwd=folder)
 
 
 @pytest.mark.slow
@@ -288,8 +288,7 @@ start(replace(chapter, make=make))
 )
 def test_one_rank_that_is_out_of_memory_ends_the_job(pool: str, memory: str, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, option=f"{pool}_memory", nbytes=9000))
-    command = [*mpiexec_for(4), sys.executable, "one.py", *SHAPE.split(), "--steps", "9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_python("one.py", *SHAPE.split(), "--steps", "9", ranks=4, cwd=tmp_path)
     assert done.returncode == 1
     assert re.fullmatch(
         r"minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the"
@@ -454,8 +453,7 @@ start(replace(chapter, make=make))
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
-    command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_python("full.py", *SHAPE.split(), *["--steps", "1", "--disk", "files"], ranks=2, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (74, "")
     says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

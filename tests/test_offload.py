@@ -3,8 +3,6 @@ late updates, and what goes over the link."""
 
 import itertools
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,10 @@ import pytest
 from jobs import engines, offloads
 from minidist import offload
 from minidist.engine import Engine
-from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
+from programs import run_module, run_python
 from ranks import launch
 
 RANKS = (1, 2, 3, 4)
@@ -192,16 +190,13 @@ def test_a_failure_in_a_thread_is_raised() -> None:
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [*mpiexec_for(n), sys.executable, "-m", "minidist.offload", *SHAPE.split(), *line.split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-
-
 def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
-    found = launch("jobs.chapters:command_lines", 2, [f"offload {SHAPE} --steps 3 --zero 3"], str(tmp_path)).values[0]
+    line = f"minidist.offload {SHAPE} --steps 3 --zero 3"
+    typed = [line.removeprefix("minidist.")]
+    found = launch("jobs.chapters:command_lines", 2, typed, str(tmp_path)).values[0]
     most = max(rank["host"]["all but workspace"] for rank in next(iter(found.values()))["below"])
-    assert run(2, f"--steps 3 --zero 3 --host-memory {most}", tmp_path).returncode == 0
-    done = run(2, f"--steps 3 --zero 3 --host-memory {most - 1}", tmp_path)
+    assert run_module(f"{line} --host-memory {most}", 2).returncode == 0
+    done = run_module(f"{line} --host-memory {most - 1}", 2)
     assert done.returncode == 1
     assert re.fullmatch(
         r"minidist: error: rank \d is out of memory in \w+, backward: [\d,]+ bytes of messages do not fit on the host,"
@@ -229,8 +224,7 @@ start(replace(chapter, make=make))
 def test_one_rank_that_is_out_of_memory_ends_the_job(memory: str, tmp_path: Path) -> None:
     nbytes = 15_000  # of the 18,000 that a host needs
     (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, nbytes=nbytes))
-    command = [*mpiexec_for(4), sys.executable, "one.py", *SHAPE.split(), "--steps", "9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_python("one.py", *SHAPE.split(), "--steps", "9", ranks=4, cwd=tmp_path)
     assert done.returncode == 1
     pool = "device" if memory == "capacity" else "host"
     assert re.search(

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import subprocess
-import sys
 from bisect import bisect
 from collections.abc import Iterator
 from functools import cache
@@ -21,11 +20,11 @@ from safetensors.numpy import load_file
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.layout import Layout
 from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
+from programs import run_module
 from ranks import launch
 from tables import table
 
@@ -255,8 +254,7 @@ def test_communicators_run_along_their_axes() -> None:
 
 
 def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.parallel3d", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_module(f"minidist.parallel3d {options}", n)
 
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2"

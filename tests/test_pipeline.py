@@ -2,11 +2,7 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +11,11 @@ import pytest
 from closeness import check_close, check_equal, largest_difference
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
+from programs import run_module
 from ranks import launch
 
 RANKS = (1, 2, 3, 4)
@@ -387,10 +383,7 @@ def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid(pr
 
 @pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushes])
 def test_divergence_of_a_stage_on_its_own_ends_the_job_in_one_line(name):
-    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
-    program = [mpirun, "-n", "4", sys.executable, "-m", "minidist.pipeline", "--schedule", name, *TOO_FAST.split()]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120)
+    done = run_module(f"minidist.pipeline --schedule {name} {TOO_FAST}", 4)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("minidist: error: the gradient of step ")]
     assert lines == done.stderr.splitlines()[:1]

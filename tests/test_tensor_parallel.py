@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +15,9 @@ from hypothesis import strategies as st
 from closeness import check_close, check_equal, largest_difference, norm
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.tensor import Parameter
 from minidist.tp.group import Sliced, cut_places
+from programs import run_module
 from ranks import launch
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
@@ -181,17 +179,12 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     np.testing.assert_array_equal(parts[0].join([part.initial(7) for part in parts]), whole.initial(7))
 
 
-def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.tensor_parallel", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.parametrize(("t", "options"), [(1, ""), (2, ""), (2, "--sequence-parallel"), (2, "--recompute selective")])
 def test_what_a_layer_keeps_without_dropout_and_with_the_papers(t: int, options: str) -> None:
     """sbh(32 + 2as/h) and sbh(34 + 5as/h), cut; the second from a forward of which training knows nothing."""
     s, b, h, a, layers = 8, 4, 16, 4, 2
     line = f"--layers {layers} --width {h} --context {s} --batch {b} --steps 2 --precision mixed --json - {options}"
-    report = json.loads(run_chapter(t, line).stdout)
+    report = json.loads(run_module(f"minidist.tensor_parallel {line}", t).stdout)
     claims = {claim["claim"]: claim for claim in report["claims"]}
     shared = t if "sequence" in options else 1
     for name, (whole, core) in {"a layer keeps": (8, 2), "with dropout 0.1": (10, 5)}.items():

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,13 +15,13 @@ from jobs.zero_rs import Case
 from minidist import command
 from minidist.claims.run import Asked
 from minidist.exchange.one_process import run_ranks
-from minidist.launch.launcher import find_mpiexec
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
 from minidist.zr.claims import needs
+from programs import run_python
 from ranks import launch
 
 RANKS = 4
@@ -120,9 +118,8 @@ def test_each_checkpoint_goes_down_and_up_once(every: int) -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def chapter(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.zero_r", *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+def chapter(n: int, *arguments: str) -> Any:
+    return run_python("-m", "minidist.zero_r", *arguments, ranks=n, timeout=150)
 
 
 SMALL = "--steps 2 --layers 3 --width 24 --heads 4 --context 8 --batch 8 --witness"

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from minidist.checkpoints import convert, inspect, manifest
 from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
+from programs import run_python
 from tables import table
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
@@ -349,16 +351,10 @@ def test_of_another_model_or_further_than_asked() -> None:
 
 def program(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
     """Serial training as a program, none of whose files may get larger than the limit."""
-    import resource
-
-    return subprocess.run(
-        [sys.executable, "-m", "minidist.train", *MODEL.split(), *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)) if limit else None,
-    )
+    limits = (resource.RLIMIT_FSIZE, (limit, limit))
+    line = ["-m", "minidist.train", *MODEL.split(), *arguments]
+    done: subprocess.CompletedProcess[str] = run_python(*line, preexec_fn=lambda: limit and resource.setrlimit(*limits))
+    return done
 
 
 def contents(folder: str) -> dict[str, bytes]:
@@ -431,10 +427,7 @@ def test_to_fp32_and_inspect_need_no_mpi() -> None:
     save(job, engine)
     code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist', run_name='__main__')"
     for arguments in (["to-fp32", "run", "out.safetensors"], ["inspect", "run"]):
-        env = {**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])}
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, timeout=60
-        )
+        done = run_python("-c", code, *arguments)
         assert (done.returncode, done.stderr) == (0, "")
     assert "step 2, 2 updates" in done.stdout
     assert "saved by train on 1 rank" in done.stdout

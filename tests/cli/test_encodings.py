@@ -4,7 +4,6 @@ import ctypes
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 
 from classroom.tiny import RIGHT, classroom, make_lessons
 from minidist.contents import CHAPTERS
-from minidist.launch.launcher import find_mpiexec
 from minidist.mpi.output import STAND_IN, STAND_INS, in_a_line
+from programs import run_module
 from sampling import shard_of_this_run
 
 ROOT = Path(__file__).parents[2]
@@ -23,21 +22,9 @@ CONFIG = ROOT / "minidist" / "deepspeed" / "zero3.json"
 SMALL = "--steps 1 --layers 4 --width 8 --heads 4 --context 8 --batch 8"
 
 
-def run(
-    line: str, ranks: int = 0, before: Callable[[], None] | None = None, **environment: Any
-) -> subprocess.CompletedProcess[str]:
+def run(line: str, ranks: int = 0, before: Callable[[], None] | None = None, **environment: Any) -> Any:
     """`python -m LINE`. before: what a process does before it becomes that."""
-    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
-    return subprocess.run(
-        [*launcher, sys.executable, "-m", *line.split()],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        preexec_fn=before,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="backslashreplace",
-        timeout=120,
-    )
+    return run_module(line, ranks, preexec_fn=before, errors="backslashreplace", env=environment)
 
 
 # ---- encodings -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
 from minidist.launch.job import JobFailed
-from minidist.launch.launcher import mpiexec_for
+from programs import run_module
 from ranks import launch
 
 AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
@@ -19,9 +18,7 @@ SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    start = mpiexec_for(n) if n else []
-    command = [*start, sys.executable, "-m", *f"minidist.{line} {SHAPE}".split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return run_module(f"minidist.{line} {SHAPE}", n, cwd=folder)
 
 
 def needs(n: int, line: str, folder: Path) -> int:
