@@ -351,9 +351,13 @@ def test_of_another_model_or_further_than_asked() -> None:
 
 def program(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
     """Serial training as a program, none of whose files may get larger than the limit."""
-    limits = (resource.RLIMIT_FSIZE, (limit, limit))
-    line = ["-m", "minidist.train", *MODEL.split(), *arguments]
-    done: subprocess.CompletedProcess[str] = run_python(*line, preexec_fn=lambda: limit and resource.setrlimit(*limits))
+
+    def limited() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done: subprocess.CompletedProcess[str]
+    done = run_python("-m", "minidist.train", *MODEL.split(), *arguments, preexec_fn=limited)
     return done
 
 

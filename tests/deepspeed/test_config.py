@@ -24,50 +24,7 @@ pytest.importorskip("hjson")
 
 # ---- three styles in which they are published ------------------------------------------------------------------------
 
-EVERYTHING_AUTO = """
-{
-  "fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 500, "hysteresis": 2},
-  "bf16": {"enabled": "auto"},
-  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
-  "scheduler": {
-    "type": "WarmupDecayLR",
-    "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}
-  },
-  "zero_optimization": {
-    "stage": 3, "overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": "auto",
-    "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
-    "stage3_max_live_parameters": 1e9, "stage3_gather_16bit_weights_on_model_save": true
-  },
-  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
-  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"
-}
-"""
-
-BY_HAND = """
-{
-  # a comment, a missing comma, a comma too many
-  train_batch_size: 32
-  "gradient_accumulation_steps": 2, // and another comment
-  "fp16": {"enabled": true,},
-  /* stage 3 without
-     its prefix */
-  "zero_optimization": {
-    "stage": 3
-    "prefetch_bucket_size": 5e7
-    "gather_16bit_weights_on_model_save": true,
-    "offload_optimizer": {"device": "cpu", "pin_memory": true},
-  },
-}
-"""
-
-WITH_CHECKPOINTING = """
-{
-  "train_micro_batch_size_per_gpu": 2, "steps_per_print": 1e5, "wall_clock_breakdown": false,
-  "bf16": {"enabled": true}, "gradient_clipping": 0.5,
-  "zero_optimization": {"stage": 2, "overlap_comm": false, "allgather_bucket_size": 5e8, "round_robin_gradients": true},
-  "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "number_checkpoints": null}
-}
-"""
+EVERYTHING_AUTO, BY_HAND, WITH_CHECKPOINTING = table(__file__, "published").values()
 
 
 def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
@@ -398,7 +355,7 @@ def test_neither_fp16_nor_bf16_is_fp32() -> None:
 def test_strict_json_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hjson", None)
     assert planned(EVERYTHING_AUTO).stage == 3
-    with pytest.raises(UsageError, match=r"line 3, column 3: .*pip install --editable '.*\[deepspeed\]'"):
+    with pytest.raises(UsageError, match=r"line 2, column 3: .*pip install --editable '.*\[deepspeed\]'"):
         planned(BY_HAND)
 
 

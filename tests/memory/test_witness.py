@@ -25,8 +25,8 @@ from minidist.nn.tensor import Array
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
 # What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
-IN_EVERY_RUN = ("--keep-last", "--prefetch", "infinity", "tensor_parallel --sequence-parallel", "2bw", "--dp 2 --pp 2")
-IN_EVERY_RUN += ("ring", "--capacity")
+IN_EVERY_RUN = ["--keep-last", "--prefetch", "infinity", "tensor_parallel --sequence-parallel", "2bw", "--dp 2 --pp 2"]
+IN_EVERY_RUN += ["ring", "--capacity"]
 RANKS = pytest.mark.parametrize(
     ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
