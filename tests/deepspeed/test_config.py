@@ -224,36 +224,21 @@ def test_auto_batches_divide(ranks: int, batch: int) -> None:
 
 @pytest.mark.parametrize(
     ("batch", "micro", "accumulate", "ranks", "found"),
-    [
-        (16, 2, 2, 4, (16, 2, 2)),
-        (16, 2, None, 4, (16, 2, 2)),
-        (16, None, 2, 4, (16, 2, 2)),
-        (None, 2, 2, 4, (16, 2, 2)),
-        (16, None, None, 4, (16, 4, 1)),
-        (None, 2, None, 4, (8, 2, 1)),
-        (None, None, None, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
-        (None, None, 2, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
-        (16, 3, 1, 4, "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-                      "gradient_acc_step * world_size 16 != 3 * 1 * 4"),
-        (10, None, None, 4, "world_size 10 != 2 * 1 * 4"),
-        (16, 3, None, 4, "world_size 16 != 3 * 1 * 4"),
-        (3, None, None, 4, "Micro batch size per gpu: 0 has to be greater than 0"),
-        (8, 4, None, 4, "Gradient accumulation steps: 0 has to be greater than 0"),
-    ],
+    table(__file__, "batch_sizes"),
 )  # fmt: skip
-def test_batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int, found: Any) -> None:
+def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found: Any) -> None:
     stated = {
         "train_batch_size": batch,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulate,
     }
-    config = {key: value for key, value in stated.items() if value is not None}
+    config = {key: value for key, value in stated.items() if value}
     if isinstance(found, str):
         with pytest.raises(UsageError, match=re.escape(found)):
             planning.make(config, ranks)
     else:
         plan = planning.make(config, ranks)
-        assert (plan.batch, plan.micro_batch, plan.accumulate) == found
+        assert [plan.batch, plan.micro_batch, plan.accumulate] == found
 
 
 # ---- what is good ----------------------------------------------------------------------------------------------------
