@@ -193,11 +193,13 @@ def cases(n: int) -> list[dict[str, Any]]:
 
 
 def slow(n: int, name: str) -> bool:
-    """On three ranks what stops in a reduce, or in a map after another one; on five a fault that fewer cannot have, and
-    what is counted on all; the rest with -m slow."""
+    """On three ranks every job, and what stops in a reduce, or in a map after another one; on five a fault that fewer
+    cannot have; on one, two and five what is counted on all. The rest with -m slow."""
     of_all = {"wordcount", "one by one", "more tasks than work", "no combiner", "bad records", "bad key"}
     if n == 5:
         return name not in of_all and name != "two stop"
+    if n < 3:
+        return name not in of_all and name != "own class" and "little memory" not in name
     return n == 3 and name in ("stops in its first map", "stops, with backups")
 
 

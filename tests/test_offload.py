@@ -2,7 +2,6 @@
 late updates, and what goes over the link."""
 
 import itertools
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from minidist.engine import Engine
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
-from programs import run_module, run_python
 from ranks import launch
 
 RANKS = (1, 2, 3, 4)
@@ -188,50 +186,6 @@ def test_a_failure_in_a_thread_is_raised() -> None:
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
-    line = f"minidist.offload {SHAPE} --steps 3 --zero 3"
-    typed = [line.removeprefix("minidist.")]
-    found = launch("jobs.chapters:command_lines", 2, typed, str(tmp_path)).values[0]
-    most = max(rank["host"]["all but workspace"] for rank in next(iter(found.values()))["below"])
-    assert run_module(f"{line} --host-memory {most}", 2).returncode == 0
-    done = run_module(f"{line} --host-memory {most - 1}", 2)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"minidist: error: rank \d is out of memory in \w+, backward: [\d,]+ bytes of messages do not fit on the host,"
-        rf" which has {most - 1:,} and holds gradients [\d,]+, optimizer [\d,]+\n",
-        done.stderr,
-    ), done.stderr
-
-
-ON_ONE_RANK = """
-from dataclasses import replace
-from minidist.programs.chapter import find, start
-
-chapter = find("offload")
-
-def make(job, comm):
-    if comm.rank == 2:
-        job.settings = replace(job.settings, {memory}={nbytes})
-    return chapter.make(job, comm)
-
-start(replace(chapter, make=make))
-"""
-
-
-@pytest.mark.parametrize("memory", ["capacity", "host_capacity"])
-def test_one_rank_that_is_out_of_memory_ends_the_job(memory: str, tmp_path: Path) -> None:
-    nbytes = 15_000  # of the 18,000 that a host needs
-    (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, nbytes=nbytes))
-    done = run_python("one.py", *SHAPE.split(), "--steps", "9", ranks=4, cwd=tmp_path)
-    assert done.returncode == 1
-    pool = "device" if memory == "capacity" else "host"
-    assert re.search(
-        rf"^minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the {pool}, which has 15,000"
-        r" and holds \w+ [\d,]+",
-        done.stderr,
-    ), done.stderr
 
 
 def test_an_engine_that_is_dropped_leaves_nothing() -> None:

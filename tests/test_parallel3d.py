@@ -8,14 +8,12 @@ import subprocess
 from bisect import bisect
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
@@ -211,19 +209,6 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all() -> None:
         for after in rank:
             assert [step["updates"] for step in after] == [1, 1, 2]
             assert after[0]["held"] == after[1]["held"] != after[2]["held"]
-
-
-def test_a_checkpoint_knows_no_grid(tmp_path: Path) -> None:
-    """What 2 x 2 x 2 ranks have saved is whole, in the shapes of the model, and 1 x 4 x 2 ranks go on from it."""
-    first = mixed(2, 2, 2, precision="fp64", m=4)
-    second = mixed(1, 4, 2, precision="fp64", m=4, schedule="zb-h1", sequence=True)
-    path = tmp_path / "run"
-    found = launch("jobs.parallels3d:saved_and_loaded", 8, str(path), first, second, timeout=60).values[0]
-    truth, saved = truth_of(first)["parameters"], load_file(f"{path}.safetensors")
-    assert largest_difference({name: saved[name] for name in truth}, truth) < 1e-12
-    assert {name.split("/")[0] for name in saved if "/" in name} == {"moment1", "moment2"}
-    assert all(np.array_equal(found["loaded"][name], saved[name]) for name in truth)
-    assert found["losses"][1] == pytest.approx(found["losses"][0], rel=1e-12)
 
 
 # ---- the grid --------------------------------------------------------------------------------------------------------
