@@ -26,7 +26,7 @@ from typing import BinaryIO
 from minidist import FileFailed, unix
 
 MOST_DESCRIPTORS = 256  # the shell's are among the first
-STATES = "minidist-states-"  # begins the names of temporary folders with model states, in the system's folder for these
+WORK = "minidist-work-"  # begins the names of temporary folders, in the system's folder for these
 
 _ready: dict[str, int] = {}  # streams that are already open, by the names that the user gave
 
@@ -216,23 +216,17 @@ def make_own_folder(path: str | Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A private folder, as `make_temporary_folder` makes it, that is removed at the end of the context."""
-    path, held = make_temporary_folder("minidist-work-")
+    """A private folder in the system's folder for temporary files, locked, and removed at the end of the context.
+    Those that killed processes have left are removed."""
+    path = Path(tempfile.mkdtemp(prefix="minidist-"))
+    held = lock(path)
     try:
+        path = path.rename(path.with_name(path.name.replace("minidist-", WORK)))  # only now may others sweep it
+        sweep(path.parent, WORK)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(held)
-
-
-def make_temporary_folder(prefix: str) -> tuple[Path, int]:
-    """Make a private folder in the system's folder for temporary files. Returns it with its lock: the folder is in use
-    until this descriptor is closed. Folders with this prefix that killed processes have left are removed."""
-    path = Path(tempfile.mkdtemp(prefix="minidist-"))
-    held = lock(path)
-    path = path.rename(path.with_name(path.name.replace("minidist-", prefix)))  # only now may other processes sweep it
-    sweep(path.parent, prefix)
-    return path, held
 
 
 def lock(folder: Path, shared: bool = False) -> int:

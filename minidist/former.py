@@ -8,6 +8,7 @@ MOVED = {  # module: {name: where it is now}
         ("server_all_reduce", "tree_all_reduce", "doubling_all_reduce", "halving_doubling_all_reduce"),
         "minidist.collectives",
     ),
+    "minidist.memory.files": {"Folder": "minidist.former"},
 }
 
 
@@ -16,3 +17,8 @@ def attribute(module: str, name: str) -> Any:
     if name not in MOVED[module]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return getattr(importlib.import_module(MOVED[module][name]), name)
+
+
+def Folder(option: str, parent: str | None, rank: int) -> Any:
+    """What is now SwapFile: a rank's files were in a folder of its own."""
+    return importlib.import_module("minidist.memory.files").SwapFile(option, parent)

@@ -44,7 +44,7 @@ from typing import Any
 from minidist import contents, ring
 from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Settings
-from minidist.memory.files import Ahead, DiskLink, Files, Folder, Mover, Moves, Room, Rooms, wait
+from minidist.memory.files import Ahead, DiskLink, Mover, Moves, Room, Rooms, SwapFile, wait
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Turn, list_gathers
 from minidist.mpi.clock import Clock
@@ -58,13 +58,13 @@ READERS = 2  # threads of a rank that read and write: its disk gets this many re
 
 
 class Infinity(Offload):
-    """ZeRO-Offload whose optimizer states are in files of `folder`. Host memory holds at most three Flats' states.
+    """ZeRO-Offload whose optimizer states are in the file `swap`. Host memory holds at most three Flats' states.
     This is stage 2."""
 
     def __init__(
-        self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
+        self, units: list[Unit], settings: Settings, comm: Comm, swap: SwapFile, axes: Axes | None = None
     ) -> None:
-        self.folder = folder
+        self.swap = swap
         self.before: dict[str, int] = {}  # the kernel's counters when the step began
         super().__init__(units, settings, comm, axes)
         largest, dtype = max(flat.master.size for flat in self.flats), self.precision.updated
@@ -74,8 +74,7 @@ class Infinity(Offload):
     def make_memories(self) -> None:
         super().make_memories()
         self.disk = Pool("disk", self.settings.disk_capacity, JOINT, beside=self.device)
-        self.files = Files(self.folder, self.disk)
-        self.slow_link = DiskLink(self.host, self.disk)
+        self.slow_link = DiskLink(self.host, self.disk, self.swap)
         self.mover = Mover(self.slow_link, READERS)
         self.pools.append(self.disk)
         self.links.append(self.slow_link)
@@ -84,13 +83,13 @@ class Infinity(Offload):
         """Make them in host memory, and move them to files at once: the host holds those of one Flat at a time."""
         super().make_arrays(flat)
         kind = "optimizer" if self.precision.mixed else "parameters"
-        flat.master = self.put(kind, f"{flat.name}.master", flat.master)
-        for i, moment in enumerate(flat.moments, 1):
-            flat.moments[i - 1] = self.put("optimizer", f"{flat.name}.moment{i}", moment)
+        flat.master = self.put(kind, flat.master)
+        for i, moment in enumerate(flat.moments):
+            flat.moments[i] = self.put("optimizer", moment)
 
-    def put(self, kind: str, name: str, array: Array) -> Array:
-        """Move an array from host memory to a new file."""
-        file = self.files.empty(kind, name, array.size, array.dtype)
+    def put(self, kind: str, array: Array) -> Array:
+        """Move an array from host memory to a new place in the file."""
+        file = self.swap.empty(self.disk, kind, array.size, array.dtype)
         wait(self.mover.down(kind, array, out=file))
         return file
 
@@ -157,9 +156,9 @@ class Infinity3(Infinity, Offload3):
     """Stage 3: parameters are in files, too, and are read before they are needed."""
 
     def __init__(
-        self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
+        self, units: list[Unit], settings: Settings, comm: Comm, swap: SwapFile, axes: Axes | None = None
     ) -> None:
-        super().__init__(units, settings, comm, folder, axes)
+        super().__init__(units, settings, comm, swap, axes)
         largest, dtype = max(flat.param.size for flat in self.flats), self.precision.stored
         self.host_rooms = Rooms(self.host, "parameters", 2, largest, dtype)
         self.device_rooms = Rooms(self.device, "parameters", 2, largest, dtype)
@@ -169,7 +168,7 @@ class Infinity3(Infinity, Offload3):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         shard = self.host.hold("messages", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
-        flat.param = self.put("parameters", f"{flat.name}.parameters", shard)
+        flat.param = self.put("parameters", shard)
         flat.grad = self.host.zeros("gradients", shard.size, shard.dtype)
 
     # ---- a pass: what it gathers is known before it begins -----------------------------------------------------------

@@ -120,14 +120,10 @@ def unwind_at_signals() -> None:
 
 # What to undo if this process ends without Python's own end: show a terminal's cursor again.
 to_undo: list[Callable[[], object]] = []
-# Folders to remove then, if no thread goes on that uses them. Under mpirun one may: the process that stays behind each
-# rank removes its folder (`minidist/mpi/run.py`).
-to_remove: list[Callable[[], object]] = []
 
 
-def undo(*lists: list[Callable[[], object]]) -> None:
-    """Undo what the lists say, by default `to_undo`, once, whichever thread comes first."""
-    for each in lists or (to_undo,):
-        while each:
-            with suppress(Exception):
-                each.pop()()
+def undo() -> None:
+    """Undo it all once, whichever thread comes first."""
+    while to_undo:
+        with suppress(Exception):
+            to_undo.pop()()

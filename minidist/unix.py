@@ -13,7 +13,9 @@ import importlib
 import math
 import os
 import signal
+import threading
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Callable, Iterator  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
@@ -32,6 +34,7 @@ def _unix(name: str) -> Any:
 
 _fcntl, _resource, _termios = map(_unix, MODULES)
 HERE = _fcntl is not None  # whether this is Unix
+_in_turn = threading.Lock()
 
 NEEDED = (
     "this needs Unix, and Windows is none: wsl --install, and work inside it; chapters also run here, with --ranks 4"
@@ -93,6 +96,25 @@ def wait_for_reader(stream: int) -> None:
     """Let writes to a stream wait, although it was opened without waiting."""
     if HERE:
         os.set_blocking(stream, True)
+
+
+def read_at(file: FileIO, buffer: memoryview, place: int) -> int:
+    """Read from a place in a file that other threads may read at the same time; returns the number of bytes. Raises
+    OSError."""
+    if HERE:
+        return os.preadv(file.fileno(), [buffer], place)
+    with _in_turn:  # Windows has one place a file
+        file.seek(place)
+        return file.readinto(buffer)
+
+
+def write_at(file: FileIO, buffer: memoryview, place: int) -> int:
+    """Write to a place in a file, as `read_at` reads."""
+    if HERE:
+        return os.pwrite(file.fileno(), buffer, place)
+    with _in_turn:
+        file.seek(place)
+        return file.write(buffer)
 
 
 def unread(pipe: int) -> int:

@@ -26,7 +26,6 @@ from minidist.bench import __main__ as bench
 from minidist.classroom import __main__ as classroom
 from minidist.cli.options import READER_LEFT, Parser
 from minidist.deepspeed import __main__ as deepspeed
-from minidist.files import STATES
 from minidist.launch.launcher import find_mpiexec
 from minidist.programs.chapter import find_all
 
@@ -313,8 +312,7 @@ def check_nothing_is_left(line: Line, status: int, before: dict[str, bytes | Non
     mark, new = f"MINIDIST_TEST={line.mark}", of_mpich() - shared
     assert wait_until(lambda: not processes_of(mark)), f"processes are left, {line}"
     assert wait_until(lambda: not new & of_mpich()), f"{new & of_mpich()} are left in /dev/shm, {line}"
-    ours = f"tmp/{STATES}" if status == 1 and line.ranks > 1 else "none"  # of ranks that another one has ended
-    after = {name: content for name, content in files_of(line.folder).items() if not name.startswith(ours)}
+    after = files_of(line.folder)
     left = [name for name in after if name.startswith(("tmp/", "gone"))]
     assert not left, f"{left} left in TMPDIR, {line}"
     if status == 2:

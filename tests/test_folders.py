@@ -7,26 +7,15 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from minidist import UsageError, checkpoint, command, train
 from minidist.engine import Engine
-from minidist.memory.files import Files, Folder
-from minidist.memory.pool import Pool
 from minidist.mr.disk import Disk
 from minidist.mr.jobs import WordCount
 from minidist.mr.plan import Plan
 
 ROOT = Path(__file__).parents[1]
-
-
-def disk(shared: Path) -> Path:
-    """infinity --disk"""
-    folder = Folder("--disk", str(shared), 0)
-    Files(folder, Pool("disk")).empty("optimizer", "victim", 10, np.float32)[:] = 1
-    folder.remove.detach()  # what is in it is looked at
-    return folder.path
 
 
 def plan_of(shared: Path) -> Plan:
@@ -52,8 +41,8 @@ def work(shared: Path) -> Path:
     return plan.folder
 
 
-OWN = {"disk": disk, "local": local, "work": work}
-NAMES = {"disk": "minidist-rank0", "local": "", "work": ".mapreduce"}
+OWN = {"local": local, "work": work}
+NAMES = {"local": "", "work": ".mapreduce"}
 
 
 @pytest.fixture
@@ -71,17 +60,11 @@ def planted(kind: str, shared: Path) -> Path:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_nobody_else_looks_into_it(kind: str, shared: Path) -> None:
-    """Nor into one that an earlier run has made with another mode, in which links may have been planted."""
+    """Nor into one that an earlier run has made with another mode."""
     for _ in range(2):
         folder = OWN[kind](shared)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         folder.chmod(0o777)
-        if kind == "disk":
-            (folder / "victim").unlink()
-            (folder / "victim").symlink_to(shared.parent / "treasure" / "victim")
-            (folder / "more").symlink_to(shared.parent / "treasure")
-            (folder / "folder").mkdir(exist_ok=True)
-    assert (shared.parent / "treasure" / "victim").read_text() == "precious"
 
 
 @pytest.mark.parametrize("kind", OWN)

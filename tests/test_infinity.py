@@ -26,10 +26,9 @@ from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
-from minidist.files import lock
 from minidist.fsdp import Turn
 from minidist.launch.launcher import mpiexec_for
-from minidist.memory.files import Folder
+from minidist.memory.files import SwapFile, place_of
 from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
@@ -42,7 +41,7 @@ SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
 def make(stage: int, comm: Comm, settings: Any = None) -> infinity.Infinity:
     settings = settings or engines.settings("mixed", "adamw", 1, 0.5)
-    return infinity.ENGINES[stage](engines.model("gpt"), settings, comm, Folder("--disk", None, comm.rank))
+    return infinity.ENGINES[stage](engines.model("gpt"), settings, comm, SwapFile("--disk", None))
 
 
 def alone(function: Callable[[Comm], Any]) -> Any:
@@ -113,18 +112,20 @@ def test_files_have_the_states_and_memory_has_not() -> None:
     def be_rank(comm: Comm) -> None:
         engine = make(3, comm)
         flats = {flat.name: flat for flat in engine.flats}
-        names = ("parameters", "master", "moment1", "moment2")
-        files = {path.name for path in engine.folder.path.iterdir()}
-        assert files == {f"{flat}.{name}" for flat in flats for name in names}
+
+        def in_file(array: np.ndarray) -> np.ndarray:
+            read = os.pread(engine.swap.file.fileno(), array.nbytes, place_of(array))
+            return np.frombuffer(read, array.dtype)
+
         before = flats["block1"].master.copy()
         for step in range(2):
             engine.train_batch(*tokens(step))
-        for name, flat in flats.items():
-            master = np.fromfile(engine.folder.path / f"{name}.master", np.float32)
+        for flat in flats.values():
+            master = in_file(flat.master)
             np.testing.assert_array_equal(master, flat.master)
-            stored = np.fromfile(engine.folder.path / f"{name}.parameters", np.float16)
+            stored = in_file(flat.param)
             np.testing.assert_array_equal(stored, master.astype(np.float16))
-            assert np.fromfile(engine.folder.path / f"{name}.moment2", np.float32).any()
+            assert in_file(flat.moments[1]).any()
         assert (flats["block1"].master != before).any()
 
     alone(be_rank)
@@ -170,14 +171,14 @@ def test_after_a_pass_that_failed_the_next_one_is_right() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_an_engine_that_is_dropped_leaves_nothing(stage: int) -> None:
-    def once(comm: Comm) -> tuple[Any, Path]:
+    def once(comm: Comm) -> tuple[Any, Any]:
         engine = make(stage, comm)
         engine.train_batch(*tokens(0))
-        return engine.pools, engine.folder.path
+        return engine.pools, engine.swap.file
 
-    pools, path = alone(once)
+    pools, file = alone(once)
     assert [pool.held["all"] for pool in pools] == [0, 0, 0]
-    assert not path.exists()
+    assert file.closed
 
 
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
@@ -226,7 +227,6 @@ def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_model_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a rank that MPI ends because another one has failed, the next run removes the folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert run(1, "--steps 1 --host-memory 8", tmp_path).returncode == 1
     assert list(tmp_path.iterdir()) == []
@@ -247,7 +247,6 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """And what its files were is no obstacle, and no help."""
     line = f"{SHAPE} --precision fp64 --warmup 0 --min-lr 0.003 --disk {tmp_path}/files"
     whole = losses(f"{line} --steps 8", tmp_path)
     command = [*mpiexec_for(2), sys.executable, "-m", "minidist.infinity", *line.split()]
@@ -256,14 +255,11 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
                                start_new_session=True)  # fmt: skip
     try:
         wait_for(lambda: (tmp_path / "saved" / "step000003" / "manifest.json").exists())
-        ranks = [path for path in (tmp_path / "files").iterdir() if any(path.iterdir())]
-        assert len(ranks) == 2
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    wait_for(lambda: unlocked(tmp_path / "files"))
     assert losses(f"{line} --steps 8 --load {tmp_path}/saved/step000003", tmp_path) == whole[3:]
-    assert not any(path.is_file() for path in (tmp_path / "files").rglob("*"))
+    assert not any((tmp_path / "files").iterdir())
 
 
 def losses(line: str, folder: Path) -> list[float]:
@@ -281,16 +277,6 @@ def wait_for(happens: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def unlocked(parent: Path) -> bool:
-    """Whether the killed ranks are gone, whose locks go with them."""
-    try:
-        for path in parent.iterdir():
-            os.close(lock(path))
-    except BlockingIOError:
-        return False
-    return True
-
-
 def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 
     def be_rank(comm: Comm) -> None:
@@ -306,7 +292,7 @@ def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch
 
     def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
         alive.append(driver)
-        assert any(cast(infinity.Infinity, driver.engine).folder.path.iterdir())
+        assert cast(infinity.Infinity, driver.engine).swap.size > 0
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ds, "train_and_report", interrupted)
@@ -334,15 +320,6 @@ def test_what_files_hold_need_not_fit_into_memory() -> None:
         command.prepare(made, line.split(), 1)
 
 
-def test_two_runs_in_one_folder(tmp_path: Path) -> None:
-    held = Folder("--disk", str(tmp_path / "files"), 1)
-    done = run(2, f"--steps 1 --disk {tmp_path}/files", tmp_path)
-    says = f"--disk {tmp_path}/files: another run is at work there, or another engine: give each a folder"
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"minidist: error: on rank 1: {says}\n"
-    assert held.path.exists()
-
-
 @pytest.mark.slow
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -366,13 +343,13 @@ def test_a_disk_with_too_little_room(
         if free == nbytes * psi:
             chapter.reserve(chapter.job(line, 1), comm)
         else:
-            with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
+            with pytest.raises(UsageError, match=f"--disk {tmp_path} needs .* MB; the disk has"):
                 chapter.reserve(chapter.job(line, 1), comm)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_files_than_a_process_may_open_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any is made: each array in a file keeps one open. Nothing is left of the folder either."""
+    """Before any is made: each array in the file keeps it open. Nothing is left of the file."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(resource, "getrlimit", lambda of: (80, 80))
     monkeypatch.setattr(resource, "setrlimit", lambda of, limits: None)
@@ -401,5 +378,5 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
     done = run_python("full.py", *SHAPE.split(), *["--steps", "1", "--disk", "files"], ranks=2, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (74, "")
-    says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
+    says = r"minidist: error: cannot write a file in files: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

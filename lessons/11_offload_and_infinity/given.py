@@ -8,7 +8,7 @@ import numpy as np
 
 from minidist.classroom.slow_disk import SlowDisk
 from minidist.engine import Settings
-from minidist.memory.files import Folder
+from minidist.memory.files import SwapFile
 from minidist.memory.pool import NEEDED, OutOfMemory, Pool
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -21,7 +21,7 @@ def train_two_steps(
 ) -> dict[str, Any]:
     """Train two steps with the engine `make`. Returns the most bytes that this rank held, {memory: bytes}; the bytes
     that the second step moved, {"device to host: phase": bytes, ...}; and its loss."""
-    disk = (Folder("--disk", None, comm.rank),) if "Infinity" in make.__name__ else ()
+    disk = (SwapFile("--disk", None),) if "Infinity" in make.__name__ else ()
     engine = make(gpt(GPTConfig(**model)), Settings(capacity=limit, recompute="full"), comm, *disk)
     for _ in range(2):
         for link in engine.links:

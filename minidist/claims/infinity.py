@@ -16,7 +16,7 @@ from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.paths import write_json
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.memory import tiles
-from minidist.memory.files import DiskLink, Files, Folder
+from minidist.memory.files import DiskLink, SwapFile
 from minidist.memory.pool import NEEDED, Array, Pool
 from minidist.mpi.clock import Clock
 from minidist.nn.precision import PRECISIONS
@@ -172,8 +172,8 @@ class Fetched(NamedTuple):
 class TimedLink(DiskLink):
     """A link to the disk that adds the time of each move, at the clock's bandwidth, to a clock."""
 
-    def __init__(self, upper: Pool, lower: Pool, bandwidth: float, clock: Clock) -> None:
-        super().__init__(upper, lower, bandwidth)
+    def __init__(self, upper: Pool, lower: Pool, swap: SwapFile, clock: Clock) -> None:
+        super().__init__(upper, lower, swap, BANDWIDTH)
         self.clock, self.done = clock, 0.0
 
     def copy(self, array: Array, out: Array) -> None:
@@ -183,14 +183,14 @@ class TimedLink(DiskLink):
 
 
 def bandwidth_table(
-    comm: Any, folder: Folder, shards: Callable[..., None], owner: Callable[..., None], json: str | None
+    comm: Any, swap: SwapFile, shards: Callable[..., None], owner: Callable[..., None], json: str | None
 ) -> int:
     """Fetch a unit on 1, 2, 4, ... ranks from slow disks, in two ways; the exit status. json: a file for the times."""
     rows = []
     for n in (2**i for i in range(comm.size.bit_length())):
         ranks = comm.split(int(comm.rank >= n))
         if comm.rank < n:
-            rows.append(Fetched(n, time_fetch(ranks, folder, shards, n), time_fetch(ranks, folder, owner, 1)))
+            rows.append(Fetched(n, time_fetch(ranks, swap, shards, n), time_fetch(ranks, swap, owner, 1)))
     if comm.rank == 0 and json != "-":
         print_bandwidth(rows)
     if comm.rank == 0 and json:
@@ -200,15 +200,15 @@ def bandwidth_table(
     return comm.broadcast_object(int(not all(map(agrees, rows))) if comm.rank == 0 else None)
 
 
-def time_fetch(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
+def time_fetch(comm: Any, swap: SwapFile, fetch: Callable[..., None], parts: int) -> Took:
     """Time a fetch, if each rank's file has one of `parts` parts of the unit. Raises RuntimeError if a rank does not
     get the unit."""
     host, disk = Pool("host"), Pool("disk")
     clock = Clock(bandwidth=UNIT)
-    link = TimedLink(host, disk, BANDWIDTH, clock)
+    link = TimedLink(host, disk, swap, clock)
     unit = np.arange(UNIT).astype(np.uint8)
     mine = np.split(unit, parts)[comm.rank % parts]
-    file = Files(folder, disk).empty("parameters", f"{fetch.__name__}.{comm.size}", mine.size, mine.dtype)
+    file = swap.empty(disk, "parameters", mine.size, mine.dtype)
     file[...] = mine
     out = host.empty("parameters", UNIT, unit.dtype)
     comm.barrier()

@@ -96,10 +96,11 @@ def _identity(path: str) -> tuple[int, int, str]:
 
 
 def check_room(option: str, path: str | None, nbytes: int) -> None:
-    """Raise UsageError if a disk has too little room for a file of about `nbytes`."""
+    """Raise UsageError if a disk has too little room for a file, or in a folder, of about `nbytes`."""
     if path is None or files.is_stream(path):
         return
-    free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free
+    folder = path if os.path.isdir(path) else os.path.dirname(os.path.realpath(path))
+    free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 

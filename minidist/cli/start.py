@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from minidist import find_clone, how_to_install, how_to_make, processes, unix
+from minidist import find_clone, how_to_install, how_to_make, unix
 from minidist.mpi import early_end, environment
 
 LEAST = 200_000_000  # bytes of address space: with less, BLAS and MPI end a process with messages of their own
@@ -31,7 +31,6 @@ def begin(module: str) -> None:
 def leave(number: int = signal.SIGINT, _: Any = None) -> None:
     """Handle Ctrl-C: one line, not a traceback from the middle of an import; under mpirun, it ends the job. Without
     mpirun, also SIGTERM and SIGHUP."""
-    processes.undo(processes.to_remove)  # the main thread is here: nothing uses them any more
     how = "interrupted" if number == signal.SIGINT else f"ended by signal {number} ({signal.Signals(number).name})"
     early_end.end_job(f"minidist: {how}", 128 + number)
 

@@ -98,7 +98,7 @@ def main(comm: Comm, prepared: Prepared) -> int:
     job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), PLAIN)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
-    with stage.folder if isinstance(stage, Infinity) else nullcontext():
+    with stage.swap if isinstance(stage, Infinity) else nullcontext():
         return train_and_report(job, driver, comm, chapter.claims, chapter.closing)
 
 

@@ -38,7 +38,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
-from minidist.programs.infinity import folder_for
+from minidist.programs.infinity import swap_file
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
 
@@ -110,8 +110,8 @@ def initialize(
 def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
     """Make the engine that a plan describes."""
     if plan.nvme:
-        folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
-        return infinity.ENGINES[plan.stage](units, settings, comm, folder)
+        swap = swap_file(units, settings, "nvme_path", plan.nvme_path, comm)
+        return infinity.ENGINES[plan.stage](units, settings, comm, swap)
     engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
     kind: type[DataParallel] = offload.OffloadAll if plan.below else engines[plan.stage]
     engine = limited(kind, plan.limits)(units, settings, comm)

@@ -73,7 +73,7 @@ def interrupt(*_: object) -> NoReturn:
 
 
 def end(line: str, status: int) -> NoReturn:
-    processes.undo(processes.to_undo, processes.to_remove)
+    processes.undo()
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""A disk as a rank's third memory: arrays in files, the link to them, threads that move, and rooms that are reused.
+"""A disk as a rank's third memory: arrays in a file, the link to it, threads that move, and rooms that are reused.
 
-    disk = Pool("disk")
-    files, link = Files(folder, disk), DiskLink(host, disk)
-    flat.master = files.empty("optimizer", "block3.master", size, dtype)       # stands for the file; holds no memory
+    disk, swap = Pool("disk"), SwapFile("--disk", folder)
+    link = DiskLink(host, disk, swap)
+    flat.master = swap.empty(disk, "optimizer", size, dtype)                   # stands for the file; holds no memory
     reading = mover.up("optimizer", flat.master, out=room)                     # starts it, in threads, block by block
     wait(reading)
 
@@ -10,12 +10,11 @@ ZeRO-Infinity's offload engine has the same parts. Requests are cut into blocks,
 time. A few buffers are used over and over, because memory that a device can access directly (pinned memory) is scarce.
 
 A link reads and writes by system calls, so the kernel also counts its bytes, per thread, in
-/proc/self/task/THREAD/io. Nothing here waits until data has really reached the disk: files last only as long as a run.
-To outlast it, make a checkpoint (`minidist/checkpoint.py`).
+/proc/self/task/THREAD/io. Nothing here waits until data has really reached the disk: a file lasts only as long as its
+run. To outlast it, make a checkpoint (`minidist/checkpoint.py`).
 """
 
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -23,112 +22,91 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from minidist import UsageError, processes, unix
-from minidist.files import STATES, lock, make_own_folder, make_temporary_folder, on_disk, remove
+from minidist import UsageError, former, unix
+from minidist.files import on_disk
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
 
 BLOCK = 1 << 16  # bytes that are read or written at a time
+ALIGNED = 16  # bytes: where an array may begin
 
 T = TypeVar("T")
 Moves = Sequence["Future[Array]"]  # one for each block of an array: over when all of them are
 
 
-# ---- folders and files -----------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-class Folder:
-    """A rank's own folder, for its use alone as long as this object lives. The folder and its files are removed with
-    this object, or by `remove`. If the process is killed, the next one removes them.
+class SwapFile:
+    """A rank's file, with its arrays one after another. It has no name: whatever ends the process, nothing is left.
 
-    Raises UsageError if it cannot be made or written, or if another run is using it.
+    Raises UsageError if it cannot be made or written.
     """
 
-    def __init__(self, option: str, parent: str | None, rank: int) -> None:
-        """parent: the folder in which it is made; None: the system's temporary folder."""
+    def __init__(self, option: str, folder: str | None) -> None:
+        """folder: in which it is made; None: in the system's folder for temporary files. option: which names it."""
+        self.folder, self.size = folder or tempfile.gettempdir(), 0
         try:
-            if parent is None:
-                self.path, held = make_temporary_folder(STATES)
-            else:
-                self.path = Path(parent, f"minidist-rank{rank}")  # our own name: any files there are removed
-                make_own_folder(self.path)
-                held = lock(self.path)
-            weakref.finalize(self, os.close, held)
-            for left in self.path.iterdir():  # files of a run that was killed
-                remove(str(left))
-            (self.path / "writable").touch()
-            (self.path / "writable").unlink()
-            unix.allow_more_files()  # an array in a file keeps one open
-        except BlockingIOError:
-            raise UsageError(
-                f"{option} {parent}: another run is at work there, or another engine: give each a folder"
-            ) from None
+            os.makedirs(self.folder, exist_ok=True)
+            file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 (closed with this object)
         except OSError as error:
-            raise UsageError(
-                f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
-            ) from None
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        processes.to_remove.append(self.remove)
+            raise UsageError(f"{option} {self.folder}: cannot write there: {error.strerror}") from None
+        self.file = file
+        self.close = weakref.finalize(self, file.close)
+        unix.allow_more_files()  # an array in a file keeps one open
 
-    def __enter__(self) -> "Folder":
+    def __enter__(self) -> "SwapFile":
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Remove the folder, however the run has ended."""
-        self.remove()
+        """Give its room on the disk back, however the run has ended."""
+        self.close()
 
-
-class Files:
-    """Arrays of a pool, each in a file of its own."""
-
-    def __init__(self, folder: Folder, pool: Pool) -> None:
-        self.folder, self.pool = folder, pool
-
-    def empty(self, kind: str, name: str, size: int, dtype: np.typing.DTypeLike) -> Array:
-        """An array (size,) whose values are in a file: a view of the file (mmap), so that any part can be read as from
-        any other array. Raises OutOfMemory if the pool has no room for it, FileFailed if the disk has none."""
-        path = self.folder.path / name.replace(" ", "-")
-        with on_disk("write", path):
-            array = np.memmap(path, dtype, "w+", shape=(size,))  # a hole, until it is written
-        return self.pool.hold(kind, array)
+    def empty(self, pool: Pool, kind: str, size: int, dtype: np.typing.DTypeLike) -> Array:
+        """An array (size,) of a pool whose values are in the file: a view of the file (mmap), so that any part can be
+        read as from any other array. Raises OutOfMemory if the pool has no room for it, FileFailed if the disk has
+        none."""
+        with on_disk("write", f"a file in {self.folder}"):
+            array = np.memmap(self.file, dtype, "r+", self.size, (size,))  # a hole at first
+        self.size += -(-array.nbytes // ALIGNED) * ALIGNED
+        return pool.hold(kind, array)
 
 
 class DiskLink(Link):
-    """Between host memory and files. bandwidth: bytes per second; if given, waiting throttles the link to it."""
+    """Between host memory and a file. bandwidth: bytes per second; if given, waiting throttles the link to it."""
 
-    def __init__(self, upper: Pool, lower: Pool, bandwidth: float | None = None) -> None:
+    def __init__(self, upper: Pool, lower: Pool, swap: SwapFile, bandwidth: float | None = None) -> None:
         super().__init__(upper, lower)
-        self.bandwidth = bandwidth
+        self.swap, self.bandwidth = swap, bandwidth
 
     def copy(self, array: Array, out: Array) -> None:
-        """Copy between memory and a file. Raises FileFailed if the disk fails."""
+        """Copy between memory and the file. Raises FileFailed if the disk fails."""
         if self.bandwidth:
             time.sleep(array.nbytes / self.bandwidth)
-        in_file, in_memory = (out, array) if isinstance(out, np.memmap) else (array, out)
-        path, place = place_of(in_file)
-        rest = in_memory.view(np.uint8).data  # bytes, because a buffer supports neither float16 nor bfloat16
-        with on_disk("write" if in_file is out else "read", path), open(path, "r+b", buffering=0) as file:
-            file.seek(place)
+        written = isinstance(out, np.memmap)
+        in_file, in_memory = (out, array) if written else (array, out)
+        verb, move = ("write", unix.write_at) if written else ("read", unix.read_at)
+        place, rest = place_of(in_file), in_memory.view(np.uint8).data  # no buffer is of float16 or bfloat16
+        with on_disk(verb, f"a file in {self.swap.folder}"):
             while rest:
-                done = file.write(rest) if in_file is out else file.readinto(rest)
+                done = move(self.swap.file, rest, place)
                 if not done:
-                    raise OSError(f"it ends after {file.tell():,} bytes")
-                rest = rest[done:]
+                    raise OSError(f"it ends after {place:,} bytes")
+                place, rest = place + done, rest[done:]
 
 
-def place_of(array: Array) -> tuple[str, int]:
-    """The file of an array, or of a part of an array, and its offset in the file in bytes."""
+def place_of(array: Array) -> int:
+    """Where in its file an array, or a part of an array, begins, in bytes."""
     whole = owner_of(array)
     assert isinstance(whole, np.memmap)
     first, here = (each.__array_interface__["data"][0] for each in (whole, array))
-    return str(whole.filename), here - first
+    return int(whole.offset + here - first)
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
@@ -267,3 +245,7 @@ class Ahead(Generic[T]):
             self.made.append(item)
             return
         self.items = iter(())
+
+
+def __getattr__(name: str) -> Any:
+    return former.attribute(__name__, name)

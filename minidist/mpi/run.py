@@ -19,14 +19,12 @@ import os
 import resource
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import files, processes
+from minidist import processes
 from minidist.mpi import environment, output, stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
@@ -151,8 +149,6 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     watch.check_launcher()
-    if status:  # it has left what it had in its folder
-        files.sweep(Path(tempfile.gettempdir()), files.STATES)
     if status < 0:
         be_first_to_fail()
         if not words_so_far():

@@ -11,7 +11,7 @@ from minidist.cli.options import Parser, memory_size, path_name
 from minidist.cli.paths import check_room
 from minidist.engine import Settings
 from minidist.grid import shares
-from minidist.memory.files import Folder
+from minidist.memory.files import SwapFile
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.nn.layers import Unit, count_parameters
@@ -40,10 +40,10 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 OTHER_FILES = 64  # MPI's, those of messages, and those that are open while blocks are read and written
 
 
-def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
-    """This rank's folder, locked. Raises UsageError if it cannot be used, if its disk has too little room, or if this
-    process may not open its files: each array in a file keeps one open."""
-    folder = Folder(option, parent, comm.rank)
+def swap_file(units: list[Unit], settings: Settings, option: str, folder: str | None, comm: Comm) -> SwapFile:
+    """This rank's file. Raises UsageError if it cannot be made in the folder, if its disk has too little room, or if
+    this process may not open it often enough: each array in it keeps it open."""
+    swap = SwapFile(option, folder)
     opened = 4 * sum(len(unit.flats) for unit in units)  # master copy, momentum, variance, and at stage 3 parameters
     needed, allowed = opened + OTHER_FILES, unix.limit("RLIMIT_NOFILE")
     if allowed < needed:
@@ -51,20 +51,20 @@ def folder_for(units: list[Unit], settings: Settings, option: str, parent: str |
             f"ulimit -n allows {allowed} open files, and {needed} are needed: one for each array in a file"
         )
     nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # per parameter, about
-    check_room(option, str(folder.path), nbytes * count_parameters(units) * local_ranks() // comm.size)
-    return folder
+    check_room(option, swap.folder, nbytes * count_parameters(units) * local_ranks() // comm.size)
+    return swap
 
 
-def folder_of(job: command.Job, comm: Comm) -> Folder:
-    return folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
+def swap_file_of(job: command.Job, comm: Comm) -> SwapFile:
+    return swap_file(job.units, job.settings, "--disk", job.options.disk, comm)
 
 
 def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
-    """Measure the disks' bandwidth, or train; the folder of files is removed at the end."""
-    with job.reserved as folder:  # also around making the model, which may not fit
+    """Measure the disks' bandwidth, or train; the file's room is given back at the end."""
+    with job.reserved as swap:  # also around making the model, which may not fit
         if job.options.bandwidth_table:
             ways = infinity.fetch_shards, infinity.fetch_from_owner
-            return bandwidth_table(comm, folder, *ways, job.options.json)
+            return bandwidth_table(comm, swap, *ways, job.options.json)
         return chapter.train(comm, job, chapter.driver(comm, job))
 
 
@@ -85,7 +85,7 @@ CHAPTER = Chapter(
     claims=claims,
     closing=print_closing,
     needs=needs,
-    reserve=folder_of,
+    reserve=swap_file_of,
     perform=perform,
     cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)},
 )

@@ -11,7 +11,7 @@ from jobs import engines
 from minidist import infinity
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
-from minidist.memory.files import Folder
+from minidist.memory.files import SwapFile
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.optim import clipping_factor, squared_norm
@@ -23,9 +23,9 @@ from minidist.zero2 import ZeRO2
 STEPS = 7
 
 
-def with_folder(stage: int, units: Any, settings: Any, comm: Comm) -> infinity.Infinity:
-    """ZeRO-Infinity's engine, with a temporary folder for its files."""
-    return infinity.ENGINES[stage](units, settings, comm, Folder("--disk", None, comm.rank))
+def with_file(stage: int, units: Any, settings: Any, comm: Comm) -> infinity.Infinity:
+    """ZeRO-Infinity's engine, with a file in the folder for temporary files."""
+    return infinity.ENGINES[stage](units, settings, comm, SwapFile("--disk", None))
 
 
 def train(make: Any, model: str, precision: str, mode: str, accumulate: int, *comm: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def matrix(comm: Comm, chapter: str, ways: list[tuple[str, int]]) -> dict[str, A
     """{"engine, model, precision, mode, accumulate": losses, summed over ranks, and rank 0's parameters}, of the
     stages of a chapter in some ways (mode, accumulate)."""
     makers: dict[str, Any] = {"data_parallel": DataParallel, "zero2": ZeRO2}
-    made = {"offload": ENGINES.__getitem__, "infinity": lambda stage: partial(with_folder, stage)}[chapter]
+    made = {"offload": ENGINES.__getitem__, "infinity": lambda stage: partial(with_file, stage)}[chapter]
     makers |= {f"{chapter} {stage}": made(stage) for stage in ENGINES}
     found = {}
     for model, precision, (mode, accumulate) in itertools.product(("gpt", "gpt untied"), ("mixed", "fp64"), ways):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from minidist.files import STATES
 from minidist.launch.launcher import find_mpiexec
 from minidist.mpi import shm
 
@@ -95,8 +94,7 @@ class Job:
         assert wait_until(lambda: not self.alive()), f"processes are left: {[words_of(p) for p in self.alive()]}"
         new = segments() - self.before  # of other jobs, too: these have them open
         assert wait_until(lambda: not new & orphans()), f"{new & orphans()} are left in /dev/shm"
-        left = os.listdir(self.folder / "tmp")
-        assert [name for name in left if not name.startswith(STATES)] == []  # which the next run of infinity removes
+        assert os.listdir(self.folder / "tmp") == []
 
 
 def send(number: int, processes: Iterable[int]) -> None:

@@ -1,11 +1,10 @@
-"""Arrays in files: what is moved arrives, is counted, by the link and by the kernel; and folders have one owner."""
+"""Arrays in a file: what is moved arrives, is counted, by the link and by the kernel; and nothing is left of it."""
 
-import fcntl
 import gc
 import os
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,8 +14,7 @@ import numpy as np
 import pytest
 
 from minidist import Stopped, UsageError
-from minidist.files import STATES, sweep
-from minidist.memory.files import BLOCK, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, wait
+from minidist.memory.files import ALIGNED, BLOCK, Ahead, DiskLink, Mover, Rooms, SwapFile, place_of, wait
 from minidist.memory.link import LinkError
 from minidist.memory.pool import OutOfMemory, Pool
 
@@ -24,17 +22,19 @@ SIZES = (1, 7, BLOCK // 8, BLOCK // 4 + 1, 3 * BLOCK)
 
 
 class Place:
-    """Two pools, the link between them, and a folder."""
+    """Two pools, the link between them, and a file."""
 
     def __init__(self, parent: Path, capacity: int | None = None, threads: int = 2) -> None:
         self.host, self.disk = Pool("host"), Pool("disk", capacity)
-        self.link = DiskLink(self.host, self.disk)
-        self.folder = Folder("--disk", str(parent), 0)
-        self.files = Files(self.folder, self.disk)
+        self.swap = SwapFile("--disk", str(parent))
+        self.link = DiskLink(self.host, self.disk, self.swap)
         self.mover = Mover(self.link, threads)
 
     def hold(self, array: np.ndarray) -> np.ndarray:
         return self.host.hold("optimizer", array)
+
+    def empty(self, size: int, dtype: np.typing.DTypeLike) -> np.ndarray:
+        return self.swap.empty(self.disk, "optimizer", size, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -42,10 +42,10 @@ class Place:
 def test_what_goes_down_comes_up_in_blocks(size: int, dtype: str, tmp_path: Path) -> None:
     place = Place(tmp_path)
     given = place.hold(np.random.default_rng(size).standard_normal(size).astype(dtype))
-    file = place.files.empty("optimizer", "block1.master", size, dtype)
+    file = place.empty(size, dtype)
     before = place.mover.kernel()
     wait(place.mover.down("optimizer", given, out=file))
-    assert (tmp_path / "minidist-rank0" / "block1.master").read_bytes() == given.tobytes()
+    assert os.pread(place.swap.file.fileno(), given.nbytes, 0) == given.tobytes()
     back = place.hold(np.zeros(size, dtype))
     wait(place.mover.up("optimizer", file, out=back))
     np.testing.assert_array_equal(back, given)
@@ -61,48 +61,58 @@ def test_what_goes_down_comes_up_in_blocks(size: int, dtype: str, tmp_path: Path
 
 def test_a_part_of_a_file_is_at_its_place(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    file = place.files.empty("optimizer", "a", 100, np.float32)
+    place.empty(1, np.uint8)
+    file = place.empty(100, np.float32)
     file[...] = np.arange(100)
     out = place.hold(np.zeros(10, np.float32))
     place.link.up("x", file[30:90][5:15], out=out)
     np.testing.assert_array_equal(out, np.arange(35, 45))
-    assert place_of(file[30:90][5:15]) == (str(tmp_path / "minidist-rank0" / "a"), 4 * 35)
+    assert place_of(file[30:90][5:15]) == ALIGNED + 4 * 35
     place.link.down("x", out, out=file[:10])
     np.testing.assert_array_equal(file[:12], [*range(35, 45), 10, 11])
 
 
 def test_a_disk_pool_has_a_capacity(tmp_path: Path) -> None:
     place = Place(tmp_path, capacity=1000)
-    kept = place.files.empty("optimizer", "a", 100, np.float64)
-    with pytest.raises(OutOfMemory, match="201 bytes of parameters do not fit on the disk, which has 1,000 and holds"):
-        place.files.empty("parameters", "b", 201, np.uint8)
+    kept = place.empty(100, np.float64)
+    with pytest.raises(OutOfMemory, match="201 bytes of optimizer do not fit on the disk, which has 1,000 and holds"):
+        place.empty(201, np.uint8)
     del kept
-    place.files.empty("parameters", "c", 1000, np.uint8)
+    place.empty(1000, np.uint8)
 
 
 def test_what_fails_in_a_thread_is_raised(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    file = place.files.empty("optimizer", "a", 3 * BLOCK, np.uint8)
+    file = place.empty(3 * BLOCK, np.uint8)
     with pytest.raises(LinkError, match="is not held on the host"):
         wait(place.mover.up("x", file, out=np.zeros(3 * BLOCK, np.uint8)))
-    os.truncate(tmp_path / "minidist-rank0" / "a", BLOCK + 5)
-    with pytest.raises(Stopped, match=rf"cannot read .*/a: it ends after {BLOCK + 5:,} bytes"):
+    place.swap.file.truncate(BLOCK + 5)
+    with pytest.raises(Stopped, match=f"^cannot read a file in {tmp_path}: it ends after {BLOCK + 5:,} bytes$"):
         wait(place.mover.up("x", file, out=place.hold(np.zeros(3 * BLOCK, np.uint8))))
-    os.unlink(tmp_path / "minidist-rank0" / "a")
-    with pytest.raises(Stopped, match=r"cannot write .*/a: No such file"):
+    os.dup2(os.open(os.devnull, os.O_RDONLY), place.swap.file.fileno())
+    with pytest.raises(Stopped, match=f"^cannot write a file in {tmp_path}: Bad file descriptor$"):
         wait(place.mover.down("x", place.hold(np.zeros(3 * BLOCK, np.uint8)), out=file))
 
 
+KILLED = """
+import os, signal, sys
+import numpy as np
+from minidist.memory.files import SwapFile
+from minidist.memory.pool import Pool
+swap = SwapFile("--disk", sys.argv[1])
+swap.empty(Pool("disk"), "optimizer", 1000, np.uint8)[...] = 1
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 FULL = """
 import resource, sys
 import numpy as np
-from minidist.memory.files import Files, Folder
+from minidist.memory.files import SwapFile
 from minidist.memory.pool import Pool
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-files = Files(Folder("--disk", sys.argv[1], 0), Pool("disk"))
-files.empty("optimizer", "small", 1000, np.uint8)
+swap = SwapFile("--disk", sys.argv[1])
+swap.empty(Pool("disk"), "optimizer", 1000, np.uint8)
 try:
-    files.empty("optimizer", "large", 1001, np.uint8)
+    swap.empty(Pool("disk"), "optimizer", 1, np.uint8)
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -110,65 +120,44 @@ except Exception as error:
 
 def test_a_disk_without_room_is_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"FileFailed cannot write {tmp_path}/minidist-rank0/large: File too large\n"
+    assert done.stdout == f"FileFailed cannot write a file in {tmp_path}: File too large\n"
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
+# ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_has_one_owner_and_goes_with_him(tmp_path: Path) -> None:
+def test_a_file_has_no_name_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing is left of it whatever ends its process, and two runs may use one folder."""
     parent = tmp_path / "not" / "there"
-    first = Folder("--disk", str(parent), 0)
-    other = Folder("--disk", str(parent), 1)
-    (first.path / "something").touch()
-    with pytest.raises(
-        UsageError, match=r"--disk .*/there: another run is at work there, or another engine: give each"
-    ):
-        Folder("--disk", str(parent), 0)
-    assert (first.path / "something").exists()
-    path = first.path
-    del first
-    assert not path.exists()
-    assert other.path.exists()
-    Folder("--disk", str(parent), 0)
-
-
-def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "minidist-rank0").mkdir()
-    (tmp_path / "minidist-rank0" / "block1.master").write_bytes(b"old")
-    assert list(Folder("--disk", str(tmp_path), 0).path.glob("*")) == []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / f"{STATES}left").mkdir()
-    (tmp_path / f"{STATES}left" / "a").touch()
-    busy = Folder("--disk", None, 0)
-    assert not (tmp_path / f"{STATES}left").exists()
-    again = Folder("--disk", None, 0)
-    assert busy.path.exists()
-    assert busy.path != again.path
+    swaps = [SwapFile("--disk", folder) for folder in (str(parent), str(parent), None)]
+    arrays = [swap.empty(Pool("disk"), "optimizer", 1000, np.float32) for swap in swaps]
+    for number, array in enumerate(arrays):
+        array[...] = number
+    assert [array.sum() for array in arrays] == [0, 1000, 2000]
+    assert [*parent.iterdir()] == []
+    assert [*tmp_path.iterdir()] == [tmp_path / "not"]
 
 
-def test_ranks_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one looks for leftovers when the folder is there and its lock is not."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    make = tempfile.mkdtemp
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert [*tmp_path.iterdir()] == []
 
-    def make_and_be_seen(prefix: str) -> str:
-        path = make(prefix=prefix)
-        sweep(tmp_path, STATES)
-        return path
 
-    monkeypatch.setattr("tempfile.mkdtemp", make_and_be_seen)
-    folder = Folder("--disk", None, 0)
-    sweep(tmp_path, STATES)
-    assert list(tmp_path.iterdir()) == [folder.path]
+def test_the_disk_has_its_room_back_at_the_end_of_the_context(tmp_path: Path) -> None:
+    with SwapFile("--disk", str(tmp_path)) as swap:
+        swap.empty(Pool("disk"), "optimizer", 10, np.float32)
+        assert swap.size == 48
+    assert swap.file.closed
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_folder_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=f"^--disk {tmp_path / name}: cannot write there: Not a directory$"):
-        Folder("--disk", str(tmp_path / name), 0)
+    with pytest.raises(UsageError, match=f"^--disk {tmp_path / name}: cannot write there: "):
+        SwapFile("--disk", str(tmp_path / name))
 
 
 def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
@@ -176,7 +165,8 @@ def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
     gc.disable()
     try:
         place: Any = Place(tmp_path)
-        file = place.files.empty("optimizer", "a", 10, np.float32)
+        held = place.swap.file
+        file = place.empty(10, np.float32)
         wait(place.mover.down("x", place.hold(np.zeros(10, np.float32)), out=file))
         threads = list(place.mover.threads._threads)
         disk = place.disk
@@ -186,7 +176,7 @@ def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
         assert threads
         assert not any(thread.is_alive() for thread in threads)
         assert disk.held["all"] == 0
-        assert list(tmp_path.iterdir()) == []
+        assert held.closed
     finally:
         gc.enable()
 
@@ -268,23 +258,14 @@ def test_as_many_arrays_as_the_system_lets_a_process_have(tmp_path: Path) -> Non
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 import numpy as np
-from minidist.memory.files import Files, Folder
+from minidist.memory.files import SwapFile
 from minidist.memory.pool import Pool
-files = Files(Folder("--disk", {str(tmp_path)!r}, 0), Pool("disk"))
-arrays = [files.empty("optimizer", str(i), 10, np.float32) for i in range(100)]
+swap = SwapFile("--disk", {str(tmp_path)!r})
+arrays = [swap.empty(Pool("disk"), "optimizer", 10, np.float32) for _ in range(100)]
 print(len(arrays))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("100\n", "")
-
-
-def test_a_lock_is_the_kernels(tmp_path: Path) -> None:
-    """So it goes with a process that is killed."""
-    folder = Folder("--disk", str(tmp_path), 0)
-    other = os.open(folder.path, os.O_RDONLY)
-    with pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(other)
 
 
 MANY_THREADS = """
