@@ -25,7 +25,8 @@ from minidist.classroom import limits, sense
 from minidist.classroom.lines import OUTPUTS, Lines
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
-from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules
 from minidist.files import temporary_folder
 from minidist.launch.job import JobOutcome, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
