@@ -56,7 +56,7 @@ from minidist.pp.links import Links
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import Stage, stage_of
 from minidist.pp.versions import Used, Versions
-from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
+from minidist.pp.watch import UNIT_COSTS, OverRanks, StageClock
 
 
 class Pipeline:
@@ -78,7 +78,7 @@ class Pipeline:
         self.costs = UNIT_COSTS | {"R": 1.0 if recompute == "full" else sum(map(again, self.segments)) / max(blocks, 1)}
         self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
-        self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
+        self.watch = StageClock(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
         self.next: Instruction | None = None  # of the stream, if a step has ended before it
         self.in_flight = InFlight()
@@ -123,7 +123,7 @@ class Pipeline:
         if self.versions:
             self.versions.restart()
         workers = at.workers(at.stage)  # a stage with r replicas takes r times as long: that is why it has them
-        self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
+        self.watch = StageClock(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
 
     def perform(self, instruction: Instruction) -> None:
         """Perform one instruction: let the engine compute, or send or receive."""
@@ -219,7 +219,7 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def counted(self) -> dict[str, Any]:
+    def other_counts(self) -> dict[str, Any]:
         """Times of the last stream of instructions, and the most that was held at once since the beginning."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
         most = self.engine.device.peak

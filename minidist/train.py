@@ -33,7 +33,7 @@ class Driver(Protocol):
 
     def evaluate(self, x: Tokens, y: Tokens) -> float: ...
 
-    def counted(self) -> dict[str, Any]: ...
+    def other_counts(self) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -47,7 +47,7 @@ class History:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links, by direction and phase, in that step
-    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, during one step, to be drawn
+    held: dict[str, plot.PoolHistory] = field(default_factory=dict)  # by pool, during one step, to be drawn
 
 
 def train(job: Job, driver: Driver, comm: Any) -> History:

@@ -65,11 +65,11 @@ class Batch:
         """The positions of these tokens in their sequences."""
         return self.span or Span(self.tokens.shape[1])
 
-    def also(self, loss: Tensor) -> None:
+    def add_loss(self, loss: Tensor) -> None:
         """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(float(loss.data))
         if loss.tape is not None and loss.tape.keeps:
-            loss.tape.also(loss)
+            loss.tape.add_loss(loss)
 
     def drop_probability(self, p: float) -> float:
         """The probability with which a layer, whose own is p, zeroes an element now."""

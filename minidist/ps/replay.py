@@ -17,7 +17,7 @@ from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.papers.collectives import chunk_sizes
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import Plan, divided
+from minidist.ps.plan import RankPlan, divided
 
 Pushed = tuple[float, Array]  # a worker's share of the batch, and what it pushes of all keys
 
@@ -25,9 +25,8 @@ Pushed = tuple[float, Array]  # a worker's share of the batch, and what it pushe
 class Replay(Engine):
     """Serial training of workers' iterations."""
 
-    def __init__(self, job: Job, plan: Plan, outcome: TrainedRun) -> None:
-        divided(job.units, len(plan.servers))  # the same keys
-        super().__init__(job.units, job.settings)
+    def __init__(self, job: Job, plan: RankPlan, outcome: TrainedRun) -> None:
+        super().__init__(divided(job.units, len(plan.servers)), job.settings)  # the same keys
         self.plan, self.outcome = plan, outcome
         self.worker: int | None = None  # whose rows a pass is for; None: all
         self.accrued = [np.zeros(plan.size) for _ in plan.workers]  # gradients that a filter has kept back

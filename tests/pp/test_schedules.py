@@ -22,7 +22,7 @@ from minidist.mpi.clock import Clock
 from minidist.papers import chimera, dualpipe, pipelines, v_shapes, zero_bubble
 from minidist.papers.figure import decimals
 from minidist.pp import balance
-from minidist.pp.instructions import Backward, Both, Forward, Instruction, Place, Receive, Send, Step, Weight
+from minidist.pp.instructions import Backward, Both, Forward, Instruction, Receive, Send, StagePlace, Step, Weight
 from minidist.pp.schedules import SCHEDULES, in_groups
 from minidist.pp.timeline import Span, Timeline, in_flight, print_timelines, write_trace
 from minidist.pp.watch import simulate
@@ -50,7 +50,7 @@ class Seen:
     used_at_update: list[list[int]] = field(default_factory=list)  # per update: the versions of its gradients
 
 
-def places(name: str, *sizes: Any, **more: Any) -> list[Place]:
+def places(name: str, *sizes: Any, **more: Any) -> list[StagePlace]:
     """p, m, and what else there is."""
     return SCHEDULES[name].places(*sizes, **more)
 
@@ -78,7 +78,7 @@ def part_of(name: str, p: int, stage: int, chunk: int) -> int:
     return chunk * p + stage
 
 
-def play(at: Sequence[Place], name: str) -> list[Seen]:
+def play(at: Sequence[StagePlace], name: str) -> list[Seen]:
     """All workers with blocking receives over channels that keep their order, as MPI's do. Not the interpreter: what an
     instruction needs is written down here again, and so is who its peer is."""
     p, v = at[0].stages, at[0].chunks
