@@ -31,12 +31,11 @@ from minidist.memory.recompute import interval
 from minidist.mpi import environment
 from minidist.mpi.environment import local_ranks
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.layers import Tokens, Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import Precision, precision
-from minidist.nn.tensor import Array
 
 if TYPE_CHECKING:  # an algorithm that needs a Job loads no claim
     from minidist.claims.proof import Proof
@@ -68,7 +67,7 @@ class Job(Line[Own]):
         """The model's units once more, without arrays."""
         return declare(self.model, self.vocabulary, mixture_of(self.own))
 
-    def batch(self, step: int, sequences: int | None = None) -> tuple[Array, Array]:
+    def batch(self, step: int, sequences: int | None = None) -> tuple[Tokens, Tokens]:
         """The global batch of a step; or some sequences, drawn likewise."""
         sequences = sequences or self.training.batch
         return self.corpus.batch(sequences, self.model.context, key=(self.training.seed, step))

@@ -20,7 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError, find_clone, how_to_install, how_to_make
+from minidist.bench.picture import check_clone
+from minidist.bench.results import replace_table
 from minidist.claims.reports import count_here
 from minidist.cli.fields import flag, read, whole
 from minidist.cli.options import Parser, in_one_process
@@ -147,12 +148,6 @@ def left_out(before: dict[str, Any] | None) -> str:
     return f"left out: up to {seconds_after(before) / 60:.0f} minutes"
 
 
-def replace_table(readme: str, points: Sequence[dict[str, Any]]) -> str:
-    """README with its table of growth replaced by the one of these points."""
-    before, _, rest = readme.partition("| a rank |")
-    return before + table(points) + rest[rest.index("\n\n") + 1 :]
-
-
 def print_points(points: Sequence[dict[str, Any]]) -> None:
     rows = make_table(left=("",), right=("ranks", "messages", "formula", "bytes", "formula", "ms", "bytes held"))
     for i, of in enumerate(points):
@@ -219,16 +214,11 @@ class GrowthOptions:
 
 def main(arguments: Sequence[str] = ()) -> None:
     options = read(Parser("bench.growth", __doc__ or ""), GrowthOptions, arguments)
-    if not find_clone():
-        raise UsageError(f"growth is kept in a clone: {how_to_make('setup')}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"drawing needs matplotlib: {how_to_install('lessons')}") from None
+    check_clone("growth is kept in a clone", "lessons")
     measured = [] if options.table else measure_all(options.most)
     points = merge(json.loads(POINTS.read_text(encoding="utf-8")), measured)
     write_whole(str(POINTS), (json.dumps(points, indent=1) + "\n").encode())
-    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), points).encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), "a rank", table(points)).encode())
     draw(points, PICTURE)
     print_points(points)
     print(f"written: {POINTS}, {PICTURE}, {README}")

@@ -51,7 +51,7 @@ def write_results(machine: Machine, measured: dict[str, list[Comparison]]) -> No
         sections[name] = {"date": date.today().isoformat(), "rows": kept}
     entries[place : place + 1] = [{"machine": machine, "sections": sections}]
     write_whole(str(RESULTS), (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), entries).encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), "what", table(entries)).encode())
 
 
 def table(entries: Sequence[Entry]) -> str:
@@ -78,7 +78,7 @@ def cell(row: Comparison) -> str:
     return f"{ratio} ({row.figures})"
 
 
-def replace_table(readme: str, entries: Sequence[Entry]) -> str:
-    """README with its first table replaced by the table that these entries give."""
-    before, _, rest = readme.partition("| what |")
-    return before + table(entries) + rest[rest.index("\n\n") + 1 :]
+def replace_table(readme: str, head: str, made: str) -> str:
+    """README with the table whose head begins so replaced by another one."""
+    before, _, rest = readme.partition(f"| {head} |")
+    return before + made + rest[rest.index("\n\n") + 1 :]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, how_to_enter_clone, how_to_install, unix
-from minidist.classroom import course, reports
-from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
-from minidist.classroom.release import release
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.course.release import release
+from minidist.classroom.grading import reports
+from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.cli.fields import choice, operand, option, output, part, read, whole
 from minidist.cli.options import Parser, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output

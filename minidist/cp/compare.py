@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from minidist.cli.tables import make_table, mark, number, say, show
 from minidist.colors import DARK, GREY, RANKS
+from minidist.memory.plot import pyplot, saved
 
 Spans = Sequence[tuple[int, float, float]]  # of each step: its number, its begin and end on a rank's clock
 
@@ -52,13 +53,7 @@ def print_rows(rows: Sequence[SchemeMeasure], layers: int) -> None:
 
 def draw(rows: Sequence[SchemeMeasure], format: str) -> bytes:
     """The ring's steps on the logical clock, a panel for each layout of positions; next to it, each rank's pairs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from io import BytesIO
-
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     rings = [row for row in rows if row.scheme == "ring"]
     end = max(max(row.ended) for row in rings)
     figure, axes = plt.subplots(
@@ -85,10 +80,7 @@ def draw(rows: Sequence[SchemeMeasure], format: str) -> bytes:
         "logical time: one unit for each pair; the number is the rank whose keys are used", fontsize=8
     )
     axes[-1][1].set_xlabel("pairs of a rank, and the mean", fontsize=8)
-    picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
-    return picture.getvalue()
+    return saved(figure, format)
 
 
 def in_context(sent: Mapping[str, Mapping[str, int]], when: str) -> int:

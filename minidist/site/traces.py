@@ -5,7 +5,9 @@ says what it is (`recording.py`). So every message says where its content comes 
 drawn by hand.
 """
 
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,36 +38,33 @@ def whole(comm: Comm) -> Array:
     return np.array([element(chunk, comm.rank) for chunk in range(comm.size)], np.uint64)
 
 
-def reduce_scatter(comm: Comm) -> BeforeAndAfter:
-    return BeforeAndAfter(whole(comm), ring.reduce_scatter(comm, whole(comm)))
+def one_chunk(comm: Comm) -> Array:
+    """A rank's own part of its own chunk."""
+    return np.array([element(comm.rank, comm.rank)], np.uint64)
 
 
-def all_gather(comm: Comm) -> BeforeAndAfter:
-    own = np.array([element(comm.rank, comm.rank)], np.uint64)
-    return BeforeAndAfter(own, ring.all_gather(comm, own, comm.size))
-
-
-def all_reduce(comm: Comm) -> BeforeAndAfter:
-    return BeforeAndAfter(whole(comm), ring.all_reduce(comm, whole(comm)))
-
-
-def recursive_doubling(comm: Comm) -> BeforeAndAfter:
-    return BeforeAndAfter(whole(comm), collectives.doubling_all_reduce(comm, whole(comm)))
-
-
-def all_to_all(comm: Comm) -> BeforeAndAfter:
-    rows = whole(comm)[:, None]  # one number per row
-    return BeforeAndAfter(rows, ring.all_to_all(comm, rows))
+def rows(comm: Comm) -> Array:
+    """A rank's own array, with one number per row."""
+    return whole(comm)[:, None]
 
 
 def keys_and_values(comm: Comm) -> BeforeAndAfter:
-    """Ring attention with one position on each rank; its block is a key and a value."""
+    """Ring attention with one position on each rank; its block is a key and a value. At the end it has its own block,
+    and the one that came last."""
     own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
     group, at = ContextGroup(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
     used = [block.copy() for _, block in context_parallel.ring_blocks(group, own, own, at, "forward")]
-    return BeforeAndAfter(
-        used[0], np.concatenate([used[0], used[-1]])
-    )  # its own block stays, and the last block is still there
+    return BeforeAndAfter(used[0], np.concatenate([used[0], used[-1]]))
+
+
+RUNS: dict[str, Callable[[Comm], BeforeAndAfter]] = {
+    "reduce-scatter": lambda comm: BeforeAndAfter(whole(comm), ring.reduce_scatter(comm, whole(comm))),
+    "all-gather": lambda comm: BeforeAndAfter(one_chunk(comm), ring.all_gather(comm, one_chunk(comm), comm.size)),
+    "all-reduce": lambda comm: BeforeAndAfter(whole(comm), ring.all_reduce(comm, whole(comm))),
+    "recursive-doubling": lambda comm: BeforeAndAfter(whole(comm), collectives.doubling_all_reduce(comm, whole(comm))),
+    "all-to-all": lambda comm: BeforeAndAfter(rows(comm), ring.all_to_all(comm, rows(comm))),
+    "keys-and-values": keys_and_values,
+}
 
 
 class ShownCollective(NamedTuple):
@@ -76,42 +75,8 @@ class ShownCollective(NamedTuple):
     run: Callable[[Comm], BeforeAndAfter]
 
 
-COLLECTIVES = {
-    "reduce-scatter": ShownCollective(
-        "Reduce-scatter around the ring",
-        "Every rank passes a partial sum to its right neighbor, which adds its own part. Each chunk's sum ends on one"
-        " rank.",
-        reduce_scatter,
-    ),
-    "all-gather": ShownCollective(
-        "All-gather around the ring",
-        "Every rank passes on the chunk that it received last. In the end each rank holds all chunks.",
-        all_gather,
-    ),
-    "all-reduce": ShownCollective(
-        "All-reduce around the ring",
-        "A reduce-scatter, then an all-gather: every rank ends with the sum of all chunks.",
-        all_reduce,
-    ),
-    "recursive-doubling": ShownCollective(
-        "All-reduce by recursive doubling",
-        "Ranks at distance 1, 2, 4 swap all that they have summed. If N is no power of two, some ranks first hand their"
-        " array to a neighbor, and get the result at the end.",
-        recursive_doubling,
-    ),
-    "all-to-all": ShownCollective(
-        "All-to-all in pairs",
-        "Every rank has a chunk for each rank: its number says for which. Left of the bar is what a rank still has to"
-        " send, right of it what it has got from rank 0, 1, 2 and so on. Expert parallelism sends tokens in this way.",
-        all_to_all,
-    ),
-    "keys-and-values": ShownCollective(
-        "The ring of keys and values",
-        "Every rank keeps its own block, a key and a value, and the other blocks pass by. So its queries meet all keys"
-        " (Ring Attention).",
-        keys_and_values,
-    ),
-}
+WORDS = tomllib.loads(Path(__file__).with_name("collectives.toml").read_text(encoding="utf-8"))
+COLLECTIVES = {name: ShownCollective(**WORDS[name], run=run) for name, run in RUNS.items()}
 
 # ---- a run, recorded -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from minidist import ring
 from minidist.claims.collectives import Inputs
 from minidist.exchange import marks
 from minidist.exchange.by_rules import run_by_rules
-from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules
 from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm, CommError
 from minidist.mpi.mailbox import NumberedMailbox

@@ -70,7 +70,7 @@ def test_ranks_that_hold_the_same_share_a_panel() -> None:
 def test_areas_are_as_high_as_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stage that takes in two micro-batches: 500 bytes of parameters, and on top of them activations, by the
     places in which they come and go. The dotted line is the most without workspace."""
-    monkeypatch.setattr(plot, "_saved", lambda figure, format: figure)
+    monkeypatch.setattr(plot, "saved", lambda figure, format: figure)
     figure: Any = plot.draw([{"device": recorded(1)}], "", "svg")
     [axes] = figure.axes
     tops, name_of = dict[str, list[float]](), {to_hex(color): kind for kind, color in QUANTITIES.items()}
