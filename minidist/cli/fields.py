@@ -32,9 +32,11 @@ def option(
     shown: str | None = None,
     **how: Any,
 ) -> Any:
-    """A field that an option fills. names: if not the field's own; short: of one letter, in addition; also: another
-    spelling, which --help does not list; formerly: an old one, which is refused; shown: the default as --help says it;
-    how: more arguments of argparse's."""
+    """A field that an option fills.
+
+    names: if not the field's own. short: of one letter, in addition. also: another spelling, which --help does not
+    list. formerly: an old one, which is refused. shown: the default as --help says it. how: more for argparse.
+    """
     said = {"default": shown or default, "type": type, "metavar": metavar, "help": help, **how}
     how = {name: value for name, value in said.items() if value is not None}
     return field(
