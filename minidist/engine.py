@@ -23,7 +23,7 @@ from minidist.memory.link import Link
 from minidist.memory.pool import Pool
 from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit, flats_of, micro_batches
+from minidist.nn.layers import Batch, Tokens, Unit, flats_of, micro_batches
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, sum_of_squares
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array
@@ -154,7 +154,7 @@ class Engine(Passes):
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """Run a whole step over a global batch; returns this rank's part of its loss."""
         loss = 0.0
         for part in micro_batches(x, y, self.settings.accumulate):
@@ -162,9 +162,10 @@ class Engine(Passes):
             self.backward(micro_batch)
             self.step()
             loss += micro_batch.value
+            del micro_batch  # its tokens
         return loss
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         """The loss of a global micro-batch: tokens x and targets y, integers (B, T)."""
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
@@ -173,29 +174,29 @@ class Engine(Passes):
         share = batch.tokens.size / x.size / self.settings.accumulate
         return Loss(self.loss_share((float(loss) + sum(batch.losses)) * share), self.weight(share), passages)
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         """This rank's part of the mean loss of sequences x with targets y, without dropout. Stores nothing."""
         self.training = False
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
-    def count_layer_bytes(self, x: Array, y: Array, dropout: float) -> int:
+    def count_layer_bytes(self, x: Tokens, y: Tokens, dropout: float) -> int:
         """Bytes that the layers would store for a micro-batch with this dropout: runs a forward and drops its tapes."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
         _kept = self.run(self.segments, batch.tokens, batch)
         return self.device.held["activations"]
 
-    def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
+    def share_of(self, x: Tokens, y: Tokens, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch, or its positions of these. key: the dropout masks depend on it;
         None: no dropout."""
         whole = x.size
         rows = self.rows(len(x))
         span = self.span(x.shape[1])
-        tokens, targets = (self.as_workspace(ids[rows.start : rows.stop]) for ids in (x, y))
-        if span:
-            tokens, targets = (self.as_workspace(ids[:, span.here]) for ids in (tokens, targets))
+        here = span.here if span else slice(None)
+        own = (np.array(np.asarray(ids[rows.start : rows.stop])[:, here]) for ids in (x, y))  # only now are they read
+        tokens, targets = map(self.as_workspace, own)
         selective = self.settings.recompute == "selective"
         return Batch(tokens, targets, rows.start, key, span=span, whole=whole, selective=selective)
 

@@ -56,7 +56,7 @@ from minidist.memory.recompute import Turn
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm, Request
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.zero3 import ZeRO3
 
@@ -126,7 +126,7 @@ class FSDP(ZeRO3):
     # ---- a pass: which units come, and how many of them are gathered ahead -------------------------------------------
     # PyTorch records the order in a forward, and reverses it (section 3.3.2). Here the model is a list of units.
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         if self.micro_batch == 0:
             self.clock = Clock(bandwidth=self.precision.bytes)  # sending a parameter takes one unit of time
         return super().forward(x, y)

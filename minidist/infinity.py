@@ -51,7 +51,7 @@ from minidist.memory.recompute import Turn, list_gathers
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
 
@@ -134,7 +134,7 @@ class Infinity(Offload):
 
     # ---- what was moved, as the kernel counts it ---------------------------------------------------------------------
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         if self.micro_batch == 0:
             self.before = self.mover.kernel()
         return super().forward(x, y)

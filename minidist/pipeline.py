@@ -35,7 +35,7 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings, segments
 from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Block, Unit, micro_batches
+from minidist.nn.layers import Batch, Block, Tokens, Unit, micro_batches
 from minidist.nn.tensor import Array
 from minidist.pp.in_flight import InFlight
 from minidist.pp.instructions import (
@@ -86,7 +86,7 @@ class Pipeline:
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """Run one step; returns this rank's part of its loss. Without a flush, some backwards run in later steps."""
         m, seed = self.at.micro_batches, self.engine.settings.seed
         if self.stream is None or self.next is None:  # the last stream has come to its end
@@ -201,7 +201,7 @@ class Pipeline:
         shape = b, t // self.stage.pieces, self.stage.width
         return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         """This rank's part of the mean loss of sequences x with targets y: 0 on a stage without the head."""
         if self.at.replica > 0:
             return 0.0

@@ -74,7 +74,7 @@ def whole_run(corpus: Corpus) -> Iterator[Comparison]:
     theirs = pytorch.TorchStep(pytorch.GPT(sizes).start_from(named), beta2)
     times: tuple[list[float], list[float]] = ([], [])
     for step in range(rate.total):
-        x, y = corpus.batch(batch, sizes.context, key=(0, step))
+        x, y = map(np.asarray, corpus.batch(batch, sizes.context, key=(0, step)))
         steps: tuple[Callable[..., object], ...] = (ours.train_batch, partial(theirs, lr=rate(step)))
         for function, taken in zip(steps, times, strict=True):
             begin = time.perf_counter()
@@ -83,8 +83,8 @@ def whole_run(corpus: Corpus) -> Iterator[Comparison]:
     row = compare(title, "PyTorch eager", *times, 1.0, "s")
     row.ours, row.theirs = sum(times[0]), sum(times[1])
     yield row
-    held_out = corpus.validation_batch(1600, sizes.context)  # spread evenly: almost all of it
-    loss, their_loss = ours.evaluate(*held_out), theirs.loss(*held_out).item()
+    x, y = map(np.asarray, corpus.validation_batch(1600, sizes.context))  # spread evenly: almost all of it
+    loss, their_loss = ours.evaluate(x, y), theirs.loss(x, y).item()
     for beside, other, target in (("PyTorch eager", their_loss, None), ("published", PUBLISHED, 1.0)):
         yield Comparison("nanoGPT's CPU run: loss", beside, loss / other, None, target, loss, other)
 

@@ -18,6 +18,7 @@ from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.files import temporary_folder
+from minidist.nn.layers import Tokens
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
 from minidist.train import Alone, Driver
@@ -93,7 +94,7 @@ def start(run: ProbedRun, comm: Any) -> tuple[Job, Driver]:
     return job, chapter.make(job, comm)
 
 
-def draw(run: ProbedRun, job: Job, step: int) -> tuple[Array, Array]:
+def draw(run: ProbedRun, job: Job, step: int) -> tuple[Tokens, Tokens]:
     """Draw the global batch of a step."""
     o = job.options
     if not run.own_rows:

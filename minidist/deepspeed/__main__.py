@@ -23,8 +23,7 @@ from minidist.deepspeed.plan import ConfigPlan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import micro_batches
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
 from minidist.programs.proof import prove
 from minidist.programs.report import train_and_report
@@ -76,10 +75,10 @@ class VerbsDriver:
     def __init__(self, verbs: DeepSpeedEngine) -> None:
         self.verbs, self.engine = verbs, verbs.stage
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         return self.verbs.part_of_batch(iter(micro_batches(x, y, self.verbs.plan.accumulate)))
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         return self.engine.evaluate(x, y)
 
     def other_counts(self) -> dict[str, Any]:

@@ -35,14 +35,13 @@ from minidist.engine import Loss, Settings
 from minidist.files import is_draft, writing
 from minidist.mpi import output
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Block, Unit
+from minidist.nn.layers import Block, Tokens, Unit
 from minidist.nn.optim import Optimizer
-from minidist.nn.tensor import Array
 from minidist.programs.infinity import swap_file
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
 
-Batches = Iterator[tuple[Array, Array]]
+Batches = Iterator[tuple[Tokens, Tokens]]
 
 
 class Scheduler:
@@ -70,7 +69,7 @@ def initialize(
     config: str | Path | dict[str, Any],
     comm: Comm,
     optimizer: Optimizer | None = None,
-    training_data: tuple[Array, Array] | None = None,
+    training_data: tuple[Tokens, Tokens] | None = None,
     lr_scheduler: Callable[[int], float] | None = None,
     seed: int = 0,
 ) -> Initialized:
@@ -126,7 +125,7 @@ def width_of(model: list[Unit]) -> int:
     return next(parameter.shape[1] for parameter in model[0].parameters if len(parameter.shape) == 2)
 
 
-def micro_batches(training_data: tuple[Array, Array], plan: ConfigPlan, seed: int) -> Batches:
+def micro_batches(training_data: tuple[Tokens, Tokens], plan: ConfigPlan, seed: int) -> Batches:
     """Micro-batches of all ranks, without end: (micro_batch · N, T), the sequences in a new order in each epoch."""
     x, y = training_data
     size = plan.micro_batch * plan.ranks
@@ -150,7 +149,7 @@ class DeepSpeedEngine:
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T). Raises
         UsageError for another number of sequences."""
         size = self.plan.micro_batch * self.plan.ranks

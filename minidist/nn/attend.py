@@ -47,13 +47,18 @@ class Span:
 
     def of(self, rank: int) -> Array:
         """All positions of a rank, rising."""
-        n, everything = self.ranks, np.arange(self.length)
+        n = self.ranks
         if self.how == "striped":
-            return everything[rank::n]
+            return np.arange(rank, self.length, n)
         if self.how == "contiguous":
-            return np.array_split(everything, n)[rank]
-        chunks = np.array_split(everything, 2 * n)
-        return np.concatenate([chunks[rank], chunks[2 * n - 1 - rank]])
+            return self.chunk(n, rank)
+        return np.concatenate([self.chunk(2 * n, rank), self.chunk(2 * n, 2 * n - 1 - rank)])
+
+    def chunk(self, n: int, i: int) -> Array:
+        """The i-th of n chunks of the sequence: the first `length` mod n chunks are one position longer."""
+        short, longer = divmod(self.length, n)
+        start = i * short + min(i, longer)
+        return np.arange(start, start + short + (i < longer))
 
     @property
     def here(self) -> Array:

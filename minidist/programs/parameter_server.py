@@ -10,8 +10,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import flats_of
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, flats_of
 from minidist.programs.chapter import Program
 from minidist.programs.proof import prove
 from minidist.programs.serial import Serial
@@ -127,7 +126,7 @@ class Served:
         self.start, self.losses = self.engine.read(), list[float]()
         self.outcome: TrainedRun | None = None  # on rank 0
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         if not self.losses:
             self.outcome = parameter_server.train_once(self.comm, self.job, self.plan, self.start)
             if self.outcome:

@@ -15,7 +15,7 @@ import numpy as np
 from minidist.command import Job, declare
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Block, Unit
+from minidist.nn.layers import Batch, Block, Tokens, Unit
 from minidist.nn.mixture import Mixture, RoutingPlan, make_plan
 from minidist.nn.tensor import Array
 from minidist.papers.collectives import chunk_sizes
@@ -47,7 +47,7 @@ class Delayed(Engine):
         super().__init__(units, settings)
         self.version, self.history, self.first = version, dict[Flat, list[Array]](), 0
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         if not self.history:  # after a checkpoint was loaded
             self.history, self.first = {flat: [flat.param.copy()] for flat in self.flats}, self.steps
         return super().train_batch(x, y)
@@ -93,7 +93,7 @@ class Averaged(Engine):
         self.every, self.lr, self.momentum = every, lr, momentum
         self.v = [np.zeros(flat.padded) for flat in self.flats]
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         loss = sum(own.train_batch(x, y) for own in self.own)
         self.steps += 1
         if self.steps % self.every == 0:

@@ -12,6 +12,7 @@ import numpy as np
 
 from minidist.command import Job
 from minidist.engine import Engine
+from minidist.nn.layers import Tokens
 from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.papers.collectives import chunk_sizes
@@ -34,7 +35,7 @@ class Replay(Engine):
         self.ranges: list[list[Array]] = []  # [weights, *moments] of each
         self.history: list[list[Array]] = []  # of each range, its weights after each update
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """The loss of the next step. All are taken at the first call, because workers are in different ones."""
         if not self.taken:
             states = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)  # each of all keys
