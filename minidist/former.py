@@ -6,6 +6,7 @@ from typing import Any
 RENAMED = {  # module: {name: (where it is now, its name there)}
     "minidist.cp.group": {"Group": ("minidist.cp.group", "ContextGroup")},
     "minidist.tp.group": {"Group": ("minidist.tp.group", "TensorGroup")},
+    "minidist.pp.timeline": {"Span": ("minidist.pp.timeline", "WorkSpan")},
     "minidist.nn.optim": {"squared_norm": ("minidist.nn.optim", "sum_of_squares")},
     "minidist.ring": {
         "exchange": ("minidist.ring", "all_to_all_v"),
