@@ -34,7 +34,7 @@ def chapters() -> tuple[Any, ...]:
 COMMANDS = {
     "lessons": Command(
         "the course: what a lesson needs, what it teaches",
-        "minidist.classroom.syllabus:main",
+        "minidist.classroom.notebook.syllabus:main",
         help="The course: what a lesson needs, how long it takes, what it teaches.",
     ),
     "doctor": Command(

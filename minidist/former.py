@@ -1,6 +1,11 @@
 """Names of the former version, which notebooks and exercises that were begun with it still use."""
 
 import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 RENAMED = {  # module: {name: (where it is now, its name there)}
@@ -16,6 +21,14 @@ RENAMED = {  # module: {name: (where it is now, its name there)}
         },
     },
     "minidist.memory.files": {"Folder": ("minidist.former", "Folder")},
+    "minidist.classroom.notebook.lesson": {
+        "show": ("minidist.classroom.notebook.drawing", "show"),
+        "Watched": ("minidist.classroom.notebook.watch", "Watched"),
+    },
+}
+MODULES = {  # module: which one it is now
+    f"minidist.classroom.{name}": f"minidist.classroom.notebook.{name}"
+    for name in ("drawing", "lesson", "slow_disk", "unloaded", "watch")
 }
 
 
@@ -25,6 +38,23 @@ def attribute(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     place, now = RENAMED[module][name]
     return getattr(importlib.import_module(place), now)
+
+
+class Moved:
+    """Finds and loads a module under its former name: it is the module that has the new one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name in MODULES else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None: ...
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(MODULES[module.__name__])
+
+
+def find_modules() -> None:
+    """From now on modules are found under their former names, too."""
+    sys.meta_path.append(Moved())
 
 
 def Folder(option: str, parent: str | None, rank: int) -> Any:

@@ -92,7 +92,7 @@ def test_a_reader_moves_through_the_ring_step_by_step(monkeypatch: pytest.Monkey
     """Lesson 16 draws any step: whose keys each rank holds, as ranks said, and the pairs that it computes."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     folder, said = Path(__file__).parents[2] / "lessons/16_long_sequences", list[str]()
-    monkeypatch.setattr("minidist.classroom.drawing.show", lambda figure, words: said.append(words))
+    monkeypatch.setattr("minidist.classroom.notebook.drawing.show", lambda figure, words: said.append(words))
     monkeypatch.syspath_prepend(folder)
     show_step = runpy.run_path(str(folder / "pictures.py"))["show_step"]
     del sys.modules["given"]  # other lessons have another
