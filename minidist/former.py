@@ -19,12 +19,11 @@ MOVED = {  # module: {name: where it is now}
         "Watched": "minidist.classroom.notebook.watch",
     },
 }
+GRADING = "chapter checks diagnose engines meaning parts pytest_plugin ranks sharded submission training wires"
+NOTEBOOK = "drawing lesson slow_disk unloaded watch"
 MODULES = {  # module: which one it is now
     f"minidist.classroom.{name}": f"minidist.classroom.{room}.{name}"
-    for room, names in {
-        "grading": "chapter checks diagnose engines meaning parts pytest_plugin ranks sharded submission training wires",
-        "notebook": "drawing lesson slow_disk unloaded watch",
-    }.items()
+    for room, names in (("grading", GRADING), ("notebook", NOTEBOOK))
     for name in names.split()
 }
 
