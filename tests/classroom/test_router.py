@@ -21,7 +21,8 @@ from minidist.classroom.grading import limits
 from minidist.classroom.grading.nursery import Nursery, own_environment
 from minidist.classroom.grading.process import fields
 from minidist.classroom.grading.router import Routed, Router, route
-from minidist.exchange.rules import Rules, Start
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import Rules
 from minidist.launch import over_socket
 from minidist.launch.launcher import launch
 from minidist.papers.collectives import ring_all_reduce

@@ -40,7 +40,7 @@ def fill_bucket(engine: Any, slopes: Array) -> list[Any]:
     found = []
     flat, engine.direction = engine.flats[0], "backward"
     for written in slopes:
-        flat.bind(None, slopes=written.astype(engine.precision.computed))
+        flat.bind(None, raw_grad=written.astype(engine.precision.computed))
         engine.collect(flat)
         found.append(returned(flat.bucket))
     return found

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minidist.classroom.grading import ranks
+from minidist.exchange.operations import Start
 from minidist.exchange.port import Desk, ExchangePort
-from minidist.exchange.rules import Start
 from minidist.launch import over_socket
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm, Ledger, caller

@@ -9,7 +9,7 @@ from minidist.classroom.grading import chapter, ranks
 from minidist.launch import encode
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
-from minidist.mpi.witness import Witness, witnessed
+from minidist.mpi.witness import WireWitness, witnessed
 
 
 def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
     inputs = encode.load(Path(folder) / f"{comm.rank}.inputs")
     os.remove(Path(folder) / f"{comm.rank}.inputs")
     progress = open(Path(folder) / f"{comm.rank}.at", "w")  # noqa: SIM115  (for as long as the rank lives)
-    seen: list[Witness | None] = []
+    seen: list[WireWitness | None] = []
 
     def watch(group: Comm) -> Comm:
         wired, witness = witnessed(group, job["program"])

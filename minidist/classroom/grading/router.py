@@ -25,9 +25,10 @@ from minidist.classroom.grading import limits, sense
 from minidist.classroom.grading.lines import OUTPUTS, Lines
 from minidist.classroom.grading.nursery import Exit, Nursery
 from minidist.exchange import waits
-from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules
 from minidist.files import temporary_folder
-from minidist.launch.job import Job, RankResult, blame, describe_exit
+from minidist.launch.job import JobOutcome, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
@@ -52,7 +53,7 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Routed(Job):
+class Routed(JobOutcome):
     """How a job ended, and what each rank sent."""
 
     transfers: list[dict[Transfer, list[int]]] = field(default_factory=list)  # -> [bytes, messages], of payload

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from minidist.exchange import waits
-from minidist.exchange.rules import PAYLOAD, Exchange, Start
-from minidist.mpi.comm import described
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import PAYLOAD, Exchange
+from minidist.mpi.port import described
 
 LANES = re.compile(r"payload|control|(letter|enclosed) \d{1,9}")
 CALLS = {"isend", "irecv", "post", "poll", *waits.CALLS}

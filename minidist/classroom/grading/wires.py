@@ -15,7 +15,7 @@ from minidist.classroom.grading.router import NOTHING, Message, Routed, Seen, ro
 from minidist.exchange.rules import Rules
 from minidist.files import temporary_folder
 from minidist.launch import encode
-from minidist.launch.job import Job, RankResult
+from minidist.launch.job import JobOutcome, RankResult
 from minidist.launch.launcher import launch
 
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
@@ -197,7 +197,7 @@ class MPIWire:
             self.add_sent(ran, done, job, taking)
         return ran
 
-    def add_sent(self, ran: Ran, done: Job, job: dict[str, Any], taking: list[list[int]]) -> None:
+    def add_sent(self, ran: Ran, done: JobOutcome, job: dict[str, Any], taking: list[list[int]]) -> None:
         """Add what each rank says that it sent; the job fails if the others did not receive as many messages."""
         name = Path(job["program"]).name
         ran.sent = [[{} for _ in job["cases"]] for _ in done.ranks]

@@ -30,7 +30,7 @@ from minidist.classroom.notebook.brought import brought_along, left_on_ranks, wa
 from minidist.classroom.notebook.unloaded import allow_comments_above
 from minidist.cli.options import Parser, at_least, within
 from minidist.exchange.waits import STILL_COMPUTING
-from minidist.launch.job import Job, JobFailed, Watch, by_rank
+from minidist.launch.job import JobFailed, JobOutcome, Watch, by_rank
 from minidist.launch.launcher import has_mpi, launch
 from minidist.launch.notebook_cell import Source
 from minidist.launch.one_process import launch_in_one_process
@@ -152,7 +152,7 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: most // 2]}\n[{left_out:,} characters are left out here]\n{text[-(most // 2) :]}"
 
 
-def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
+def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> JobOutcome:
     """Run a cell's job on n ranks of MPI, or in one process if there is no MPI."""
     start = launch if has_mpi() else launch_in_one_process
     return start("minidist.launch.notebook_cell:run_cell", n, sources, *arguments, timeout=timeout, watch=watch)
