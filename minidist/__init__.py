@@ -99,7 +99,7 @@ def how_to_make(target: str) -> str:
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext minidist` in a notebook: cells that begin with `%%mpirun -n 4` then run on four ranks."""
-    from minidist.classroom import notebook
+    from minidist.classroom.notebook import cell as notebook
 
     notebook.load(shell)
 

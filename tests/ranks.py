@@ -12,14 +12,16 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
 from minidist import data
+from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import World
+from minidist.exchange.rules import Rules
 from minidist.launch import launcher
-from minidist.launch.job import Job, RankResult
+from minidist.launch.job import JobOutcome, RankResult
 from minidist.launch.target_function import find_function
 from minidist.mpi import environment
 from minidist.mpi.comm import Comm, Ledger
@@ -33,7 +35,7 @@ Text = dict[str, io.StringIO]  # "stdout" and "stderr" of a rank
 _printed: contextvars.ContextVar[Text] = contextvars.ContextVar("printed")  # a greenlet has its own
 
 
-def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Job:
+def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> JobOutcome:
     """Call `target` on n ranks, by one of the two doors."""
     if by_mpi(target, n, *args):
         return launcher.launch("ranks:be_rank", n, target, *args, timeout=timeout, **kwargs)
@@ -57,24 +59,41 @@ def text_read_once() -> Any:
     return mock.patch("minidist.data.load", cache(data.load))
 
 
-def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> Job:
+def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> JobOutcome:
     """The job as a launcher reports it."""
-    world, begun = World(n), time.monotonic()
-    texts: list[Text] = [{name: io.StringIO() for name in ("stdout", "stderr")} for _ in range(n)]
-
-    def be(comm: Comm) -> Any:
-        _printed.set(texts[comm.rank])
-        return function(comm, *args, **kwargs)
-
+    world, begun, texts = World(n), time.monotonic(), texts_of(n)
     status, report, values = "ok", f"The job finished on {n} ranks.", [None] * n
-    here = mock.patch.object(environment, "ranks_here", n)
-    with here, text_read_once(), redirect_stdout(OfRank("stdout")), redirect_stderr(OfRank("stderr")):
+    with mock.patch.object(environment, "ranks_here", n), text_read_once(), told_apart():
         try:
-            values = world.turns.run(world.rank_of(be), range(n))
+            be = partial(be_heard, function, texts)
+            values = world.turns.run(world.rank_of(lambda comm: be(comm, *args, **kwargs)), range(n))
         except Exception as error:
             status, report = "failed", f"rank {world.turns.running} failed:\n{explain(error)}"
     ranks = [result_of(world.ledgers[rank], status, values[rank], texts[rank]) for rank in range(n)]
-    return Job(status, ranks, time.monotonic() - begun, report)
+    return JobOutcome(status, ranks, time.monotonic() - begun, report)
+
+
+def by_rules(function: Callable[..., Any], n: int, rules: Rules, *args: Any) -> list[Any]:
+    """What each rank returns, where messages go by these rules."""
+    be, texts = partial(be_heard, function), texts_of(n)
+    with text_read_once(), told_apart():
+        return run_by_rules(lambda comm: be(texts, comm, *args), n, rules)
+
+
+def texts_of(n: int) -> list[Text]:
+    return [{name: io.StringIO() for name in ("stdout", "stderr")} for _ in range(n)]
+
+
+def be_heard(function: Callable[..., Any], texts: list[Text], comm: Comm, *args: Any, **kwargs: Any) -> Any:
+    """A rank whose words are kept apart from the others'."""
+    _printed.set(texts[comm.rank])
+    return function(comm, *args, **kwargs)
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    with redirect_stdout(OfRank("stdout")), redirect_stderr(OfRank("stderr")):
+        yield
 
 
 def result_of(ledger: Ledger, status: str, value: Any, texts: Text) -> RankResult:

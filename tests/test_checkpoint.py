@@ -6,8 +6,6 @@ here from the manifest alone, element by element.
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,12 +16,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from alone import train_alone
+from cases import job_of, unnamed
 from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
 from minidist.launch import launcher
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.precision import LossScale
+from programs import run_module, run_python
 from ranks import launch
+from tables import table
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # 23: no number of ranks above 1 divides them
@@ -36,54 +36,21 @@ LLAMA = f"--model llama --kv-heads 2 {GPT}"
 EXACT = f"--precision fp64 --accumulate 2 {GPT}"
 PIPED = f"--precision fp64 -m 2 {GPT}"
 
-# Saved after three steps, by four ranks: name, chapter and options.
-SAVED = {
-    "shards": f"zero3 {EXACT}",
-    "copies": f"data_parallel {EXACT}",
-    "grid": f"parallel3d --dp 1 --pp 2 --tp 2 {EXACT}",
-    "stages": f"pipeline --schedule zb-h1 {PIPED}",
-    "parts": f"tensor_parallel --sequence-parallel {EXACT}",
-    "units": f"fsdp --forward-prefetch --no-sync {EXACT}",
-    "hosts": f"parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 {EXACT}",
-    "llama": f"parallel3d --dp 1 --pp 2 --tp 2 --zero 2 --precision fp64 --accumulate 2 {LLAMA}",
-    "sgd": f"zero2 --optimizer sgd --clip 0.5 {EXACT}",
-    "experts": f"expert_parallel --ep 2 {EXACT}",
-    "offloaded": f"offload {EXACT}",
-    "files": f"infinity {EXACT}",
-    "positions": f"context_parallel --cp 2 --zero 1 {EXACT}",
-    "routed": f"parallel3d --dp 2 --pp 1 --tp 2 --experts 8 --ep 2 {EXACT}",
+
+def sized(line: str) -> str:
+    for name, options in (("EXACT", EXACT), ("PIPED", PIPED), ("LLAMA", LLAMA)):
+        line = line.replace(name, options)
+    return line
+
+
+SAVED = {name: sized(line) for name, line in table(__file__, "saved").items()}
+LOADED = [(n, source, sized(line)) for n, source, line in table(__file__, "loaded")]
+# And chapters that save, and that no line of these names.
+SAVED |= {
+    name: f"{name} {EXACT}"
+    for name in (line.split()[0] for _, line in unnamed([*SAVED.values(), *(line for *_, line in LOADED)]))
+    if job_of(f"{name} --save new", 4)
 }
-# Which go on from them, to five steps: ranks, from what, chapter and options.
-LOADED = [
-    (4, "stages", f"zero2 {EXACT}"),
-    (4, "parts", f"pipeline --schedule gpipe {PIPED}"),
-    (4, "shards", f"tensor_parallel {EXACT}"),
-    (4, "hosts", f"parallel3d --dp 2 --pp 2 --tp 1 --zero 3 {EXACT}"),
-    (4, "offloaded", f"zero3 {EXACT}"),
-    (4, "shards", f"offload --zero 1 {EXACT}"),
-    (3, "offloaded", f"offload --zero 3 {EXACT}"),
-    (3, "grid", f"offload {EXACT}"),
-    (3, "files", f"zero2 {EXACT}"),
-    (3, "shards", f"infinity --zero 2 {EXACT}"),
-    (3, "grid", f"zero1 {EXACT}"),
-    (3, "copies", f"zero3 {EXACT}"),
-    (3, "shards", f"pipeline --schedule 1f1b {PIPED}"),
-    (3, "stages", f"data_parallel {EXACT}"),
-    (3, "llama", f"zero3 --precision fp64 --accumulate 2 {LLAMA}"),
-    (4, "units", f"zero1 {EXACT}"),
-    (4, "copies", f"fsdp --strategy hybrid_shard {EXACT}"),
-    (3, "experts", f"expert_parallel --zero 3 {EXACT}"),
-    (3, "units", f"fsdp --strategy shard_grad_op {EXACT}"),
-    (3, "hosts", f"fsdp {EXACT}"),
-    (3, "sgd", f"zero3 --keep-last --optimizer sgd --clip 0.5 {EXACT}"),
-    (8, "shards", f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {EXACT}"),
-    (8, "parts", f"parallel3d --dp 1 --pp 4 --tp 2 --schedule gpipe {EXACT}"),
-    (4, "stages", f"zero_r --tp 2 {EXACT}"),
-    (3, "positions", f"context_parallel --scheme all-gather --positions striped {EXACT}"),
-    (4, "positions", f"zero3 {EXACT}"),
-    (4, "experts", f"parallel3d --dp 1 --pp 2 --cp 2 --tp 1 --experts 8 --ep 2 --zero 3 {EXACT}"),
-    (3, "routed", f"expert_parallel --zero 2 {EXACT}"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +292,7 @@ def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folde
     checkpoint.load("scale", engine)
     assert (engine.loss_scale.scale, engine.loss_scale.window) == (2.0**60, 7)
 
-    done = program(2, *f"-m minidist.zero2 --steps 5 --load scale --save overflows {GPT}".split())
+    done = run_module(f"minidist.zero2 --steps 5 --load scale --save overflows {GPT}", 2)
     assert done.returncode == 1
     assert done.stderr.startswith("minidist: error: no step updated the parameters")
     assert done.stderr.count("\n") == 1
@@ -365,7 +332,7 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
     """Nothing of ranks, shards or padding: what is in the shards of a grid. And --load takes it."""
     saved(folder)
     line = f"{EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
-    done = program(3, "-m", "minidist.zero3", *line.split())
+    done = run_module(f"minidist.zero3 {line}", 3)
     assert (done.returncode, done.stderr) == (0, "")
     _, _, written = done.stdout.partition("The model writes:\n")
     sample = written.splitlines()[0]
@@ -382,20 +349,6 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
 
 
 # ---- killed ----------------------------------------------------------------------------------------------------------
-
-
-def program(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`mpirun -n N python ARGUMENTS`."""
-    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
-    return subprocess.run(
-        [mpirun, "-n", str(n), sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        start_new_session=True,
-    )
 
 
 # The last rank writes half of its shard, and is killed.
@@ -417,7 +370,7 @@ def test_a_job_that_is_killed_while_it_saves_leaves_no_half_checkpoint(folder: P
     """Neither a first one, nor in place of an older one; and it can be saved there again, which clears up."""
     (folder / "killed.py").write_text(KILLED_WHILE_SAVING)
     for before in ([], ["latest", "step000001"]):
-        assert program(2, "killed.py", *f"--steps 2 --save killed {GPT}".split()).returncode != 0
+        assert run_python("killed.py", *f"--steps 2 --save killed {GPT}".split(), ranks=2).returncode != 0
         (draft,) = [name for name in os.listdir("killed") if name not in before]
         assert draft.endswith(".tmp")
         (half,) = Path(f"killed/{draft}").glob("rank1-of-2.safetensors.*.tmp")

@@ -1,20 +1,14 @@
 """Context parallelism against serial training, on ranks as threads and over MPI; what it sends, computes and keeps."""
 
-import io
 import itertools
-import json
-from contextlib import redirect_stdout
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from alone import train_alone
 from closeness import check_close, check_equal, norm
 from jobs import context_parallels as jobs
-from minidist import UsageError
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine
 from minidist.exchange.by_rules import run_by_rules
@@ -23,8 +17,8 @@ from minidist.exchange.rules import Rules
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.papers import context
-from minidist.programs.chapter import find
 from ranks import launch
+from tables import table
 
 SCHEMES, POSITIONS, MODELS = ("ring", "all-gather", "ulysses"), ("contiguous", "zigzag", "striped"), ("gpt", "llama")
 
@@ -67,19 +61,7 @@ def test_equals_serial_training_in_every_combination(scheme: str, name: str, n: 
         check(case, run_by_rules(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
-SEVERAL = [  # on four ranks: dp x cp, micro-batches, recomputation, and the stages that divide what both axes share
-    ["gpt", 13, "ring", "zigzag", 0, 2, "fp64", 2, "none"],
-    ["llama", 9, "ring", "striped", 1, 2, "fp64", 1, "full"],
-    ["llama", 13, "all-gather", "contiguous", 2, 2, "fp64", 3, "none"],
-    ["gpt", 9, "ulysses", "zigzag", 3, 2, "fp64", 1, "selective"],
-    ["llama", 13, "ring", "zigzag", 3, 4, "fp64", 2, "log"],
-    ["gpt", 13, "all-gather", "striped", 3, 4, "fp64", 1, "every:2"],
-    # Masks of dropout are those of serial training: of activations, and of probabilities.
-    ["gpt", 13, "ring", "zigzag", 0, 4, "fp64", 2, "none", 0.2],
-    ["llama", 9, "ring", "striped", 1, 2, "fp64", 1, "full", 0.2],
-    ["llama", 13, "all-gather", "contiguous", 2, 4, "fp64", 1, "selective", 0.2],
-    ["gpt", 9, "ulysses", "zigzag", 3, 4, "fp64", 1, "none", 0.2],
-]
+SEVERAL = table(__file__, "several")
 
 
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: " ".join(map(str, case)))
@@ -118,7 +100,7 @@ def step(comm: Comm, name: str, length: int, scheme: str, positions: str = "zigz
     comm.ledger.reset()
     engine.train_batch(tokens[:, :-1], tokens[:, 1:])
     sent = {phase: entry["bytes"] for phase, entry in comm.ledger.by_phase().items() if phase[-9:] != "gradients"}
-    return {"sent": sent, "memory": engine.memory(), "kept": engine.layer_activations}
+    return {"sent": sent, "memory": engine.peak_bytes(), "kept": engine.layer_activations}
 
 
 @pytest.mark.parametrize(
@@ -185,92 +167,3 @@ def test_published_efficiencies_lie_around_the_formula() -> None:
     assert limit == pytest.approx(100 * 8 / 15)
     assert len(measured) == 4
     assert all(abs(percent - limit) < 2 for percent in measured)
-
-
-# ---- command lines ---------------------------------------------------------------------------------------------------
-
-ODD = "--steps 2 --layers 3 --width 24 --heads 6 --batch 6"
-EVEN = "--steps 2 --layers 4 --width 24 --heads 4 --batch 6 --precision fp64"
-LINES = [
-    f"context_parallel --context 13 --precision fp64 {ODD}",
-    f"context_parallel --context 13 --positions striped --zero 1 --model llama --kv-heads 3 --recompute full"
-    f" --accumulate 3 {ODD}",
-    f"context_parallel --context 7 --scheme ulysses --precision fp32 --recompute every:2 {ODD}",
-    f"context_parallel --context 9 --cp 2 --scheme all-gather --zero 2 --accumulate 2 --recompute selective {ODD}",
-    f"context_parallel --context 11 --cp 2 --positions contiguous --zero 3 --recompute sqrt --precision fp32 {ODD}"
-    " --sample 20",
-    f"context_parallel --context 4 --dropout 0.1 {ODD}",
-    f"context_parallel --context 5 --cp 1 --scheme all-gather {ODD} --sample 20",
-]
-GRIDS = {  # each meets the model's options in serial training
-    f"context_parallel --sample 40 {EVEN}": "--context 13",
-    f"context_parallel --cp 2 --scheme ulysses --zero 3 --sample 40 {EVEN}": "--context 13 --model llama --kv-heads 2",
-    f"parallel3d --cp 2 --tp 2 {EVEN}": "--context 13",
-    f"parallel3d --cp 2 --pp 1 --tp 2 --zero 2 --sequence-parallel --scheme ulysses --recompute full {EVEN}":
-        "--context 16 --dropout 0.1",
-    f"parallel3d --cp 2 --pp 2 --tp 1 --zero 3 --scheme all-gather --positions striped --sample 40 {EVEN}":
-        "--context 13 --model llama --kv-heads 2",
-    f"parallel3d --cp 4 --pp 1 --tp 1 --zero 0 --recompute selective --accumulate 2 {EVEN}":
-        "--context 9 --dropout 0.1 --accumulate 2",
-    f"parallel3d --cp 2 --pp 2 --tp 1 --schedule zb-h1 -m 3 --recompute log --positions contiguous {EVEN}":
-        "--context 9",
-    f"parallel3d --cp 2 --pp 1 --tp 1 --zero 3 --shard 1 {EVEN}": "--context 9",
-    f"fsdp --cp 2 --forward-prefetch {EVEN}": "--context 13 --dropout 0.1",
-}  # fmt: skip
-LATER = {
-    f"parallel3d --dp 1 --cp 2 --pp 2 --tp 1 --schedule dualpipe -m 4 {EVEN} --batch 8": "--context 9 --batch 8",
-    f"parallel3d --dp 1 --cp 2 --pp 2 --tp 1 --schedule zb-v -m 3 --zero 2 {EVEN}": "--context 13",
-    f"fsdp --cp 4 --untied --scheme all-gather --recompute full --accumulate 2 --no-sync {EVEN}":
-        "--context 9 --untied",
-    f"fsdp --cp 2 --strategy hybrid_shard --scheme ulysses {EVEN}": "--context 13 --model llama --kv-heads 2",
-    f"fsdp --cp 2 --strategy shard_grad_op {EVEN}": "--context 13",
-}  # fmt: skip
-
-
-@cache
-def alone(options: str, folder: Path) -> tuple[list[float], str]:
-    """Losses of serial training, and what the trained model writes."""
-    report = folder / "alone.json"
-    with redirect_stdout(io.StringIO()) as printed:
-        assert train_alone(*EVEN.split(), *options.split(), "--sample", "40", "--json", str(report)) == 0
-    found = json.loads(report.read_text())
-    return [*found["loss"], found["validation_loss"]], sample_in(printed.getvalue())
-
-
-def sample_in(printed: str) -> str:
-    return printed.partition("The model writes:\n")[2]
-
-
-@pytest.mark.parametrize(("odd", "grids"), [(LINES, GRIDS), pytest.param([], LATER, marks=pytest.mark.slow)])
-def test_claims_hold_where_nothing_divides_and_grids_equal_serial_training(
-    odd: list[str], grids: dict[str, str], tmp_path: Path
-) -> None:
-    """In one job: the chapter's claims at odd sizes; and the context axis together with all others. Rank 0 alone
-    prints, also what the model writes."""
-    lines = {f"{line} {options}": options for line, options in grids.items()}
-    first, *others = launch("jobs.chapters:command_lines", 4, [*odd, *lines], str(tmp_path), timeout=300).values
-    for line, report in first.items():
-        fallen = [claim for claim in report["claims"] if not claim["holds"]]
-        assert (report["status"], fallen) == (0, []), line
-        if line in lines:
-            found = [*report["loss"], report["validation_loss"]]
-            losses, written = alone(lines[line], tmp_path)
-            np.testing.assert_allclose(found, losses, rtol=1e-12, atol=0, err_msg=line)
-            if "--sample" in line:
-                assert len(written) == 41, written
-                assert sample_in(report["printed"]).startswith(written), line  # a pipeline draws its schedule below
-        assert [rank[line]["printed"] for rank in others] == ["", "", ""], line
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--cp 3", "--cp 3 does not divide 4 ranks: use --cp 2"),
-        ("--context 3", "--context 3 has no position for each of 4 ranks: use --context 4"),
-        ("--scheme ulysses --model llama --kv-heads 2", "there are 2, for 4 ranks: use --cp 2 or --scheme ring"),
-    ],
-)
-def test_what_cannot_work_is_one_line(line: str, says: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        find("context_parallel").job(line.split(), 4)
-    assert says in str(refused.value)

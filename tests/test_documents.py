@@ -23,8 +23,9 @@ from minidist.bench import recompute
 from minidist.bugs import checks as bug_checks
 from minidist.checkpoints import convert, inspect
 from minidist.claims import audit, declared, mutants, papers, reports
-from minidist.classroom import course, release
-from minidist.classroom import grade as classroom
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.course import release
+from minidist.classroom.grading import grade as classroom
 from minidist.cli import doctor, options
 from minidist.launch import launcher
 from minidist.memory import allocator, witness
@@ -34,6 +35,7 @@ from minidist.plan import command as plan
 from minidist.plan import published
 from minidist.programs import chapter
 from minidist.programs import mapreduce as mapreduce_program
+from tables import table
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted([*ROOT.glob("*.md"), *ROOT.glob("minidist/**/README.md"), *ROOT.glob("lessons/**/README.md")])
@@ -152,23 +154,7 @@ def test_the_program_takes_the_line(reader: Reader, ranks: int, program: str, ar
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    [
-        ("minidist.zero3", "--stage 3"),
-        ("minidist.parallel3d", "--data 2 --pipeline 2 --tensor 2"),
-        ("minidist.parallel3d", "--dp 3"),
-        ("minidist.train", "--text my.txt"),
-        ("minidist.train", "--data no.txt"),
-        ("minidist.pipeline", "--schedule zb"),
-        ("minidist.pipeline", "--draw zb"),
-        ("minidist.ring", "--sizes 3"),
-        ("minidist.mapreduce", "wordcount"),
-        ("minidist.mapreduce", "grep FILE"),
-        ("minidist.bench", "--only everything"),
-        ("minidist.classroom", "mark"),
-        ("minidist.deepspeed", "minidist/deepspeed/zero3.json --stage 3"),
-        ("minidist", "docter"),
-        ("minidist", "explain minidist/deepspeed/zero3.json --model llama4"),
-    ],
+    table(__file__, "a_line_of_yesterday_is_found"),
 )  # fmt: skip
 def test_a_line_of_yesterday_is_found(reader: Reader, program: str, arguments: str) -> None:
     with pytest.raises(UsageError):

@@ -6,18 +6,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cases import RANKS, every_case
 from jobs.beginners import MISTAKES
-from minidist.claims import audit
 from minidist.launch import launcher
-from minidist.launch.launcher import mpiexec_for
 from minidist.launch.target_function import find_function
-from minidist.programs.chapter import find_all
+from programs import run_module, run_python
 from ranks import in_this_process
 from sampling import shard_of_this_run
 
@@ -28,29 +27,11 @@ IN_FLIGHT = {"messages", "all", "all but workspace"}
 OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process written"}  # times, and the kernel's
 
 
-def lines() -> Iterator[tuple[int, str]]:
-    """Every case of every chapter whose ranks wait for each other, on 1 to 4 ranks, or those that it needs."""
-    chapters = find_all()
-    for name in sorted(chapters.keys() - {"train", "mapreduce", "parameter_server"}):
-        for ranks in chapters[name].ranks or (1, 2, 3, 4):
-            for options in audit.list_lines({name: chapters[name]}).get(name, {}).values():
-                line = audit.fill_line(name, options, ranks)
-                if possible(line, ranks):
-                    yield ranks, line
-    yield 3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4"
-
-
-def possible(line: str, ranks: int) -> bool:
-    name, *options = line.split()
-    try:
-        find_all()[name].job(options, ranks)
-    except Exception:
-        return name == "ring"
-    return True
-
-
-EVERY = list(lines())
-HERE = shard_of_this_run(EVERY, 16)
+# Every case of every chapter whose ranks wait for each other.
+EVERY = [of for of in every_case("--prove") if not of[1].startswith("parameter_server")]
+EVERY += [(3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4")]
+EVERY += [(n, "ring --size 20003") for n in RANKS]
+HERE = shard_of_this_run([of for of in EVERY if of[0] < 8 or of[1].startswith("parallel3d")], 16)
 
 
 @functools.cache
@@ -96,16 +77,14 @@ def test_losses_bytes_messages_claims_and_screens_are_the_same(ranks: int, line:
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
-def beginners(mistake: str, *options: str, launcher: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*launcher, sys.executable, "-m", "jobs.beginners", mistake, *options]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+def beginners(mistake: str, options: str = "", ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "jobs.beginners", mistake, *options.split(), ranks=ranks, timeout=300)
 
 
 @functools.cache
 def said(mistake: str, door: str) -> tuple[int, str]:
     """The exit status of `tests/jobs/beginners.py` with this mistake, and the first rank's words on stderr."""
-    done = beginners(mistake, launcher=mpiexec_for(3)) if door == "MPI" else beginners(mistake, "--ranks", "3")
+    done = beginners(mistake, ranks=3) if door == "MPI" else beginners(mistake, "--ranks 3")
     return done.returncode, re.sub(r"rank \d", "rank R", done.stderr)  # of several that fail, any may speak over MPI
 
 
@@ -141,7 +120,7 @@ def test_a_deadlock_is_known_at_once(mistake: str) -> None:
     ],
 )
 def test_an_endless_loop_ends_after_the_timeout(mistake: str, says: str) -> None:
-    done = beginners(mistake, "--ranks", "3", "--timeout", "1")
+    done = beginners(mistake, "--ranks 3 --timeout 1")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert re.match(rf"minidist: error: {says}, for 1 s \(as --timeout says; 0: for ever\)$", done.stderr)
 
@@ -157,18 +136,8 @@ def test_an_interrupt_is_one_line() -> None:
         assert (process.stderr.read(), process.wait(60)) == ("minidist: interrupted\n", 130)
 
 
-def ring(*launcher: str, options: str) -> subprocess.CompletedProcess[str]:
-    command = [*launcher, sys.executable, "-m", "minidist.ring", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_the_ranks_of_mpirun_take_no_more() -> None:
-    done = subprocess.run(
-        [*mpiexec_for(2), sys.executable, "-m", "minidist.ring", "--ranks", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_module("minidist.ring --ranks 2", 2)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "minidist: error: --ranks starts ranks in this process, and mpirun has started some: use one of them\n"
@@ -177,15 +146,13 @@ def test_the_ranks_of_mpirun_take_no_more() -> None:
 
 @pytest.mark.parametrize("asked", ["0", "4097", "x", "-1"])
 def test_numbers_of_ranks_that_cannot_be(asked: str) -> None:
-    done = ring(options=f"--ranks {asked}")
+    done = run_module(f"minidist.ring --ranks {asked}")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "argument --ranks: must be" in done.stderr
 
 
 def test_one_rank_says_how_to_start_more() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "minidist.ring", "--size", "9"], capture_output=True, text=True, check=False
-    )
+    done = run_module("minidist.ring --size 9")
     assert (done.returncode, done.stderr) == (
         0,
         "One rank. For more: mpirun -n 4 python -m minidist.ring, or --ranks 4\n",

@@ -15,6 +15,7 @@ from classroom.tiny import RIGHT, lay, make_lessons
 from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
 from minidist import files, processes
 from minidist.launch.launcher import mpiexec_for
+from programs import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -194,9 +195,7 @@ run(main, lambda comm: SwapFile("--disk", None), ranks=2, timeout=0.5)
 
 
 def test_a_rank_that_computes_for_ever_leaves_no_files_of_states(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMPUTES], env={**PATHS, "TMPDIR": str(tmp_path)}, capture_output=True, text=True
-    )
+    done = run_python("-c", COMPUTES, env={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "has computed without a message" in done.stderr
     assert os.listdir(tmp_path) == []
@@ -226,7 +225,7 @@ def test_a_job_of_one_process_that_is_killed_leaves_nothing(tmp_path: Path) -> N
 INNER = """
 import subprocess, sys, time
 import pytest
-from minidist.classroom.nursery import Nursery
+from minidist.classroom.grading.nursery import Nursery
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_for_long(n, tmp_path):

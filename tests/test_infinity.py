@@ -34,7 +34,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
 from minidist.train import Alone
-from ranks import launch
+from programs import run_module, run_python
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
@@ -92,7 +92,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         assert not engine.host_rooms.taken
         assert not engine.device_rooms.taken
         assert gathered == expected
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return gathered[:2]
 
     forward, backward = run_ranks(be_rank, 2)[0]
@@ -142,7 +142,7 @@ def test_a_step_that_overflows_moves_no_states(stage: int) -> None:
         moved = engine.slow_link.by_phase()
         assert moved.keys() == ({"disk to host"} if stage == 3 else set())
         assert all(phases.keys() == {"parameters"} for phases in moved.values())
-        assert "kernel read" not in engine.counted()
+        assert "kernel read" not in engine.other_counts()
 
     alone(be_rank)
 
@@ -163,7 +163,7 @@ def test_after_a_pass_that_failed_the_next_one_is_right() -> None:
                 engine.forward(x, y)
             engine.device.capacity = None
             losses.append(engine.train_batch(x, y) - broken.train_batch(x, y))
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return losses
 
     assert alone(be_rank) == [0, 0, 0]
@@ -223,27 +223,7 @@ def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [*mpiexec_for(n), sys.executable, "-m", "minidist.infinity", *SHAPE.split(), *line.split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.slow
-def test_every_memory_has_a_limit(tmp_path: Path) -> None:
-    line = f"infinity {SHAPE} --steps 2"
-    (report,) = launch("jobs.chapters:command_lines", 2, [line], str(tmp_path)).values[0].values()
-    held = {"device": report["memory"]} | {pool: [rank[pool] for rank in report["below"]] for pool in ("host", "disk")}
-    most = {pool: max(rank["all but workspace"] for rank in ranks) for pool, ranks in held.items()}
-    limits = " ".join(f"--{pool}-memory {nbytes}" for pool, nbytes in most.items())
-    done = run(2, f"--steps 2 {limits}", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    for pool, nbytes in most.items():
-        done = run(2, f"--steps 2 --{pool}-memory {nbytes - 1}", tmp_path)
-        assert done.returncode == 1
-        assert re.fullmatch(
-            rf"minidist: error: rank \d is out of memory .+: [\d,]+ bytes of \w+ do not fit on the {pool}, which has"
-            rf" {nbytes - 1:,} and holds \w+ [\d,]+.*\n",
-            done.stderr,
-        ), done.stderr
+    return run_module(f"minidist.infinity {SHAPE} {line}", n, cwd=folder)
 
 
 def test_a_model_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,41 +241,6 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
     assert 16 * report["parameters"] / 4 > 1_000_000 + 1_000_000
     assert all(claim["holds"] for claim in report["claims"])
     assert list((tmp_path / "states").iterdir()) == []
-
-
-ON_ONE_RANK = """
-from dataclasses import replace
-from minidist.programs.chapter import find, start
-
-chapter = find("infinity")
-
-def make(job, comm):
-    if comm.rank == 2:
-        job.settings.{memory} = job.options.{option} = {nbytes}
-    return chapter.make(job, comm)
-
-start(replace(chapter, make=make))
-"""
-
-
-@pytest.mark.parametrize(
-    ("pool", "memory"),
-    [
-        pytest.param("device", "capacity", marks=pytest.mark.slow),
-        ("host", "host_capacity"),
-        pytest.param("disk", "disk_capacity", marks=pytest.mark.slow),
-    ],
-)
-def test_one_rank_that_is_out_of_memory_ends_the_job(pool: str, memory: str, tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, option=f"{pool}_memory", nbytes=9000))
-    command = [*mpiexec_for(4), sys.executable, "one.py", *SHAPE.split(), "--steps", "9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the"
-        rf" {pool}, which has 9,000 and holds .*\n",
-        done.stderr,
-    ), done.stderr
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -345,7 +290,7 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
+    def interrupted(job: Any, driver: ds.VerbsDriver, *rest: Any) -> None:
         alive.append(driver)
         assert cast(infinity.Infinity, driver.engine).swap.size > 0
         raise KeyboardInterrupt
@@ -431,8 +376,7 @@ start(replace(chapter, make=make))
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
-    command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_python("full.py", *SHAPE.split(), *["--steps", "1", "--disk", "files"], ranks=2, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (74, "")
     says = r"minidist: error: cannot write a file in files: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

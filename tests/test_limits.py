@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
-from minidist import UsageError, offload
+from minidist import offload
 from minidist.data_parallel import DataParallel
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
@@ -15,7 +15,6 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, set_small_apart
 from minidist.papers import deepspeed, llama, megatron
 from minidist.papers.models import Model
-from minidist.programs.chapter import find
 from minidist.zero3 import ZeRO3
 from minidist.zr.limits import Limits, limited
 
@@ -153,20 +152,3 @@ def test_padding_of_what_is_apart() -> None:
     assert apart.units(2) == [(11 + 8) * 15 + 1, 196 + 2700, 196 + 2700, 30]
     assert apart.persistent(2) == 196 * 2 + 30
     assert apart.divided(2) == [286, 2700, 2700, 0]
-
-
-@pytest.mark.parametrize(
-    ("chapter", "line", "says"),
-    [
-        ("zero3", "--live 5", "--live limits what is gathered ahead: use it with --ahead"),
-        ("zero3", "--persist 5 --keep-last", "--persist and --keep-last: use one of them"),
-        ("zero3", "--ahead 5 --recompute every:2", "--ahead needs --recompute none, selective or full, not every:2"),
-        ("offload", "--zero 2 --persist 5", "--persist is of --zero 3: stage 2 divides no parameters"),
-        ("offload", "--zero 2 --parameters host", "leave out --zero 2, or say --zero 3"),
-        ("offload", "--zero 3 --parameters host --persist 5", "leave out --persist"),
-    ],
-)
-def test_what_does_not_go_together(chapter: str, line: str, says: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        find(chapter).job(line.split(), 2)
-    assert says in str(refused.value)

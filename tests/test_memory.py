@@ -1,19 +1,16 @@
 """Memory, audited by something in which the engines have no part: NumPy reports every array to Python's tracemalloc."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs import memories
 from jobs.engines import ENGINES
-from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.launcher import launch
 from minidist.nn.layers import count_parameters
+from programs import run_module
 
 PRECISIONS = ("mixed", "fp32")
 SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's state
@@ -22,15 +19,7 @@ SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's s
 @cache
 def audits(n: int, precision: str) -> list[dict[str, Any]]:
     """What `jobs.memories.audit` finds on each rank."""
-    tests = Path(__file__).parent
-    done = subprocess.run(
-        [find_mpiexec(), "-n", str(n), sys.executable, "-m", "jobs.memories", precision],
-        env={**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "OPENBLAS_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_module(f"jobs.memories {precision}", n, env={"OPENBLAS_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     everyone: list[dict[str, Any]] = json.loads(done.stdout)
     return everyone

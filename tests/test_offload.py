@@ -2,9 +2,6 @@
 late updates, and what goes over the link."""
 
 import itertools
-import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,11 @@ import numpy as np
 import pytest
 
 from jobs import engines, offloads
-from minidist import UsageError, offload
+from minidist import offload
 from minidist.engine import Engine
-from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
-from minidist.programs.chapter import find
 from ranks import launch
 
 RANKS = (1, 2, 3, 4)
@@ -193,54 +188,6 @@ def test_a_failure_in_a_thread_is_raised() -> None:
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [*mpiexec_for(n), sys.executable, "-m", "minidist.offload", *SHAPE.split(), *line.split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-
-
-def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
-    found = launch("jobs.chapters:command_lines", 2, [f"offload {SHAPE} --steps 3 --zero 3"], str(tmp_path)).values[0]
-    most = max(rank["host"]["all but workspace"] for rank in next(iter(found.values()))["below"])
-    assert run(2, f"--steps 3 --zero 3 --host-memory {most}", tmp_path).returncode == 0
-    done = run(2, f"--steps 3 --zero 3 --host-memory {most - 1}", tmp_path)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"minidist: error: rank \d is out of memory in \w+, backward: [\d,]+ bytes of messages do not fit on the host,"
-        rf" which has {most - 1:,} and holds gradients [\d,]+, optimizer [\d,]+\n",
-        done.stderr,
-    ), done.stderr
-
-
-ON_ONE_RANK = """
-from dataclasses import replace
-from minidist.programs.chapter import find, start
-
-chapter = find("offload")
-
-def make(job, comm):
-    if comm.rank == 2:
-        job.settings = replace(job.settings, {memory}={nbytes})
-    return chapter.make(job, comm)
-
-start(replace(chapter, make=make))
-"""
-
-
-@pytest.mark.parametrize("memory", ["capacity", "host_capacity"])
-def test_one_rank_that_is_out_of_memory_ends_the_job(memory: str, tmp_path: Path) -> None:
-    nbytes = 15_000  # of the 18,000 that a host needs
-    (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, nbytes=nbytes))
-    command = [*mpiexec_for(4), sys.executable, "one.py", *SHAPE.split(), "--steps", "9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    pool = "device" if memory == "capacity" else "host"
-    assert re.search(
-        rf"^minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the {pool}, which has 15,000"
-        r" and holds \w+ [\d,]+",
-        done.stderr,
-    ), done.stderr
-
-
 def test_an_engine_that_is_dropped_leaves_nothing() -> None:
     """Neither threads nor a late update keep its arrays."""
 
@@ -260,20 +207,6 @@ def test_an_engine_that_is_dropped_leaves_nothing() -> None:
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--steps 8 --delayed-update 7", "--delayed-update 7 needs at least --steps 9"),
-        ("--steps 1 --delayed-update 0", "--delayed-update 0 needs at least --steps 2"),
-        ("--steps 9 --delayed-update 0 --save x --save-every 1", "so --save-every must be 2 or more"),
-    ],
-)
-def test_what_cannot_be_late_is_said_before_the_work(line: str, says: str, tmp_path: Path) -> None:
-    arguments = [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()]
-    with pytest.raises(UsageError, match=re.escape(says)):
-        find("offload").job(arguments, ranks=1)
 
 
 def test_a_run_with_late_updates_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from minidist.launch.launcher import find_mpiexec
+from programs import run_python
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 2 --context 8 --batch 8"
@@ -23,16 +23,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def python(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
-    """`python -m ARGUMENTS`, in one process. how: of subprocess.run, such as where standard output goes."""
-    command = [sys.executable, "-m", *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    how = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "timeout": 120, "encoding": "utf-8", **how}
-    return subprocess.run(command, env=env, **how)  # type: ignore[call-overload]
-
-
-def train(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
-    return python("minidist.train", *SMALL.split(), "--data", "text", *arguments, **how)
+def train(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """how: of subprocess.run, such as where standard output goes."""
+    line = ["-m", "minidist.train", *SMALL.split(), "--data", "text", *arguments]
+    done: subprocess.CompletedProcess[str] = run_python(*line, **{"stderr": subprocess.PIPE, **how})
+    return done
 
 
 def test_links_stay_and_what_they_lead_to_is_replaced(folder: Path) -> None:
@@ -95,9 +90,8 @@ def test_ranks_write_to_streams_and_at_the_end_of_links(folder: Path) -> None:
     for link, target in (("out", "/proc/self/fd/1"), ("trace", "far"), ("plot.png", "/proc/self/fd/1")):
         (folder / link).symlink_to(target)
     outputs = "--json out --export out --trace trace --memory-plot plot.png"
-    line = [find_mpiexec(), "-n", "2", sys.executable, "-m", "minidist.pipeline", *SMALL.split(), *outputs.split()]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*line, "--data", "text"], env=env, capture_output=True, timeout=120)
+    line = ["-m", "minidist.pipeline", *SMALL.split(), *outputs.split(), "--data", "text"]
+    done = run_python(*line, ranks=2, encoding=None)
     assert (done.returncode, done.stderr) == (0, b"")
     for content in (b'"chapter": "pipeline"', b"__metadata__", b"\x89PNG", b"parameters"):
         assert content in done.stdout

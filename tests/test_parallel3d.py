@@ -5,28 +5,26 @@ import json
 import math
 import re
 import subprocess
-import sys
 from bisect import bisect
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.layout import Layout
 from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
+from programs import run_module
 from ranks import launch
+from tables import table
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")
@@ -213,19 +211,6 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all() -> None:
             assert after[0]["held"] == after[1]["held"] != after[2]["held"]
 
 
-def test_a_checkpoint_knows_no_grid(tmp_path: Path) -> None:
-    """What 2 x 2 x 2 ranks have saved is whole, in the shapes of the model, and 1 x 4 x 2 ranks go on from it."""
-    first = mixed(2, 2, 2, precision="fp64", m=4)
-    second = mixed(1, 4, 2, precision="fp64", m=4, schedule="zb-h1", sequence=True)
-    path = tmp_path / "run"
-    found = launch("jobs.parallels3d:saved_and_loaded", 8, str(path), first, second, timeout=60).values[0]
-    truth, saved = truth_of(first)["parameters"], load_file(f"{path}.safetensors")
-    assert largest_difference({name: saved[name] for name in truth}, truth) < 1e-12
-    assert {name.split("/")[0] for name in saved if "/" in name} == {"moment1", "moment2"}
-    assert all(np.array_equal(found["loaded"][name], saved[name]) for name in truth)
-    assert found["losses"][1] == pytest.approx(found["losses"][0], rel=1e-12)
-
-
 # ---- the grid --------------------------------------------------------------------------------------------------------
 
 
@@ -254,35 +239,10 @@ def test_communicators_run_along_their_axes() -> None:
 
 
 def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.parallel3d", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_module(f"minidist.parallel3d {options}", n)
 
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2"
-LINES = [
-    (4, "--tp 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
-    (4, "--tp 2 --zero 0 --sequence-parallel --model llama --batch 5"),
-    (4, "--tp 2 --zero 2 --accumulate 2 --recompute full"),
-    (6, "--dp 2 --tp 3 --zero 3 --precision fp32 --sequence-parallel"),
-    (2, "--pp 2 --recompute full --zero 0 --schedule zb-h1"),
-    (3, "--pp 3 --schedule zb-h2 --untied --optimizer sgd --batch 10 -m 5"),
-    (4, "--pp 2 --tp 2 --schedule interleaved --recompute selective --sequence-parallel"),
-    (6, "--pp 2 --tp 3 --sequence-parallel --recompute full --schedule gpipe --context 12"),
-    (8, "--dp 2 --pp 2 --tp 2 --zero 1 --layers 5 -m 4 --batch 12"),
-    (8, "--dp 2 --pp 2 --tp 2 --zero 0 --model llama --kv-heads 2 --dropout 0 --precision fp64"),
-]
-
-
-@pytest.mark.parametrize(
-    "n", [pytest.param(n, marks=[pytest.mark.slow] * (n == 6)) for n in sorted({n for n, _ in LINES})]
-)
-def test_every_claim_holds(n: int, tmp_path: Path) -> None:
-    lines = [f"parallel3d {SMALL} {options}" for ranks, options in LINES if ranks == n]
-    job = launch("jobs.chapters:command_lines", n, lines, str(tmp_path), timeout=120)
-    for line, found in job.values[0].items():
-        assert found["status"] == 0, line
-        assert len(found["claims"]) >= 10
-        assert all(claim["holds"] for claim in found["claims"]), line
 
 
 def test_counts_by_hand() -> None:
@@ -355,62 +315,14 @@ def prepare(n: int, line: str) -> command.Job:
 
 @pytest.mark.parametrize(
     ("n", "line", "grid"),
-    [
-        (1, "", (1, 1, 1)),
-        (2, "", (1, 1, 2)),
-        (3, "", (3, 1, 1)),
-        (4, "", (2, 1, 2)),
-        (6, "", (3, 1, 2)),
-        (8, "", (2, 2, 2)),
-        (16, "", (4, 2, 2)),
-        (4, "--schedule gpipe", (1, 2, 2)),
-        (8, "--zero 3 --shard 2", (2, 2, 2)),
-        (8, "--dp 4", (4, 1, 2)),
-        (8, "--tp 4", (2, 1, 4)),
-        (12, "--dp 4 --heads 2", (4, 3, 1)),
-        (8, "--heads 3 --width 30", (4, 2, 1)),
-        (8, "--model llama --kv-heads 1", (4, 2, 1)),
-        (4, "--batch 1", (1, 2, 2)),
-    ],
+    table(__file__, "open_axes_are_filled"),
 )
-def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
+def test_open_axes_are_filled(n: int, line: str, grid: list[int]) -> None:
     layout = prepare(n, line).layout
-    assert (layout.dp, layout.pp, layout.tp) == grid
+    assert [layout.dp, layout.pp, layout.tp] == grid
 
 
-BAD = [
-    (4, "--dp 2 --tp 3", "--dp 2 x --tp 3 does not make 4 ranks"),
-    (4, "--dp 3 --tp 2", "--dp 3 x --tp 2 does not make 4 ranks: use mpirun -n 6"),
-    (8, "--dp 2 --pp 2 --tp 4", "does not make 8 ranks: use mpirun -n 16"),
-    (8, "--dp 1 --pp 1 --tp 1", "does not make 8 ranks: use mpirun -n 1"),
-    (2, "--tp 4", "--tp 4 does not make 2 ranks: use mpirun -n 4"),
-    (8, "--pp 16", "--pp 16 does not make 8 ranks"),
-    (3, "--tp 3", "--heads 4 cannot be cut for 3 ranks"),
-    (8, "--model llama --kv-heads 2 --tp 4", "--kv-heads 2 cannot be cut for 4 ranks"),
-    (4, "--tp 4 --context 6 --sequence-parallel", "--context 6 cannot be cut for 4 ranks"),
-    (8, "--pp 8", "6 units (embedding, 4 blocks, head) are too few for 8 stages: use --layers 6"),
-    (8, "--pp 4 --schedule interleaved", "too few for 4 stages of 2 chunks: use --layers 6"),
-    (6, "--pp 3 -v 2", "1f1b has one chunk to a stage"),
-    (6, "--pp 3 --schedule interleaved -m 4 --layers 6", "a multiple of 3 for --micro-batches, not 4"),
-    (6, "--pp 3 --dp 2 -m 7", "--batch 16 is not divisible by --micro-batches 7: use --batch 21"),
-    (8, "--pp 2 --dp 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
-    (4, "--dp 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
-    (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
-    (4, "--pp 1 --schedule gpipe", "--schedule, --chunks, --contiguous and --trace are of a pipeline"),
-    (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
-    (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --ranks-per-host 3: use --ranks-per-host 2"),
-    (
-        2,
-        "--zero 1 --shard 2",
-        "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3",
-    ),
-    (4, "--ep 2", "--ep 2 divides experts, and there are none: use --experts 8"),
-    (4, "--experts 8 --ep 3 --dp 2 --tp 2", "2 ranks are not divisible by --ep 3: use --ep 2"),
-    (4, "--experts 2 --ep 4 --dp 4", "--ep 4 is more than --experts 2: use --ep 2"),
-    (4, "--experts 2 --top 3", "--top 3 is more than --experts 2: use --top 2"),
-    (4, "--schedule pipedream", "--schedule"),
-    (2, "--data nowhere.txt", "nowhere.txt"),
-]
+BAD = table(__file__, "bad")
 
 
 @pytest.mark.parametrize(("n", "line", "says"), BAD)

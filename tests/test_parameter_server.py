@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.parameter_server import by_name, prepared
+from alone import known_alone
+from jobs.parameter_server import by_name
 from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
-from minidist import UsageError, command, train
+from minidist import command, train
 from minidist.engine import Engine
 from minidist.parameter_server import Server
 from minidist.ps.consistent_hash import segments
@@ -103,9 +104,7 @@ def of(options: str) -> dict[str, Any]:
 
 def alone(arguments: list[str]) -> tuple[command.Job, Engine]:
     """The serial engine with those of the options that it knows."""
-    known = {option for action in command.parser("", "train")._actions for option in action.option_strings}
-    options = [argument for argument in arguments if argument.split("=")[0] in known]
-    job = command.prepare(command.parser("", "train"), options, ranks=1)
+    job = command.prepare(command.parser("", "train"), known_alone(" ".join(arguments)), ranks=1)
     return job, Engine(job.units, job.settings)
 
 
@@ -519,28 +518,3 @@ def test_claims_on_the_screen(n: int, options: str, tmp_path: Any) -> None:
         rows = [claim["source"] for claim in claims if claim["scope"] == scope]
         assert re.findall(r"^(\S.*?)  .*✓$", text, re.MULTILINE) == rows
     assert max(len(row) for row in job.ranks[0].stdout.splitlines() if "written to" not in row) <= 80
-
-
-@pytest.mark.parametrize(
-    ("options", "ranks", "says"),
-    [
-        ("", 1, "leaves no worker"),
-        ("--servers 4", 4, "mpirun -n 5"),
-        ("--precision mixed", 4, "fp32 or fp64"),
-        ("--replicas 1", 4, "at least 2 servers"),
-        ("--slow 3:2", 4, "rank 3 is no worker"),
-        ("--slow fast", 4, "write RANK:NUMBER"),
-        ("--slow 0:0", 4, "must be from"),
-        ("--servers 2 --stop 3:5", 4, "no rank can take over"),
-        ("--servers 2 --replicas 1 --stop 0:5", 4, "rank 0 is no server"),
-        ("--servers 2 --replicas 1 --stop 2:5 --staleness-sweep", 4, "do not go together"),
-        ("--servers 2 --replicas 1 --stop 2:5 --keys cached", 4, "has not seen the keys"),
-        ("--filter 0.1 --keys cached", 4, "never twice the same"),
-        ("--batch 2", 4, "too small for 3 ranks"),
-        ("--staleness -1", 4, "at least 0"),
-    ],
-)
-def test_bad_input_is_one_line(options: str, ranks: int, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as error:
-        prepared(options.split(), ranks)
-    assert "\n" not in str(error.value)

@@ -7,13 +7,13 @@ Each program is started as a user starts it, up to the moment when it has its pa
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from minidist.__main__ import CHAPTERS, USAGE
+from minidist import __main__ as front
+from minidist.__main__ import CHAPTERS
+from programs import run_python
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # of `python -m minidist`, with what they need until they parse
@@ -87,20 +87,13 @@ for program in sys.argv[1:]:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[str, str, str, str]]]:
     """By program and option: its metavar, what becomes of an empty value, of ~ with a home and without, and of a blank;
     no option fails at numbers of any length."""
-    done = subprocess.run(
-        [sys.executable, "-c", WALK, *PROGRAMS],
-        cwd=tmp_path_factory.mktemp("walk"),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    done = run_python("-c", WALK, *PROGRAMS, cwd=tmp_path_factory.mktemp("walk"), timeout=300)
+    assert done.returncode == 0, done.stderr
     return dict(zip(PROGRAMS, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def test_every_program_is_known() -> None:
-    assert set(re.findall(r"^python -m minidist ([a-z][\w-]*)", USAGE, re.MULTILINE)) == {*COMMANDS, *WITHOUT}
+    assert {*front.COMMANDS} == {*COMMANDS, *WITHOUT}
 
 
 def test_no_option_takes_an_empty_value_for_none(found: dict[str, dict[str, tuple[str, str, str, str]]]) -> None:
@@ -127,9 +120,7 @@ def test_home_is_expanded_or_refused(found: dict[str, dict[str, tuple[str, str, 
 
 def test_a_line_says_which_option_is_empty(tmp_path: Path) -> None:
     def said(*arguments: str, **env: str) -> str:
-        line = [sys.executable, "-m", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = run_python("-m", *arguments, cwd=tmp_path, env=env)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         return done.stderr.removeprefix("minidist: error: ").removesuffix("\n")
 

@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,12 +12,13 @@ import pytest
 from closeness import check_close, check_equal, largest_difference
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
+from programs import run_module
 from ranks import launch
+from tables import table
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")
@@ -243,54 +241,22 @@ def test_delays_matter():
 
 # ---- the chapter -----------------------------------------------------------------------------------------------------
 
-SMALL = "--steps 6 --layers 3 --width 16 --heads 2 --context 8"
-LINES = {
-    **{
-        name: f"--schedule {name} {SMALL}"
-        for name in SCHEDULES
-        if SCHEDULES[name].chunks == SCHEDULES[name].stages_in == 1
-    },
-    **{name: f"--schedule {name} {SMALL} --layers 4" for name in SCHEDULES if SCHEDULES[name].chunks == 2},
-    "interleaved": f"--schedule interleaved {SMALL} --layers 4 --micro-batches 6 --batch 12",
-    "gpipe-again": f"--schedule gpipe {SMALL} --recompute full --precision fp32 --model llama --micro-batches 4",
-    "zb-h1-again": f"--schedule zb-h1 {SMALL} --recompute full",
-    "zb-h2-again": f"--schedule zb-h2 {SMALL} --recompute full",
-    "pipedream-8": f"--schedule pipedream --micro-batches 8 {SMALL}",
-    "replicas-auto": f"--schedule pipedream --replicas auto --batch 12 {SMALL}",
-    "replicas": f"--schedule pipedream --replicas 2,1 {SMALL}",
-}
-
-
-CROSSED = {  # on four ranks
-    "chimera": f"--schedule chimera {SMALL}",
-    "chimera-more": f"--schedule chimera {SMALL} --micro-batches 8",
-    "chimera-again": f"--schedule chimera {SMALL} --recompute full --untied --precision fp32",
-    "dualpipe": f"--schedule dualpipe {SMALL}",
-    "dualpipe-llama": f"--schedule dualpipe {SMALL} --model llama --micro-batches 16",
-}
+SMALL = "--layers 3 --width 16 --heads 2 --context 8"
+LINES = table(__file__, "lines")  # what is counted by hand: ranks, options. All claims of each hold in test_lines.py
 
 
 @cache
-def chapters() -> dict[str, Any]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = launch("jobs.pipelines:chapters", 3, LINES, folder, timeout=240).values[0]
-        return found | launch("jobs.pipelines:chapters", 4, CROSSED, folder, timeout=240).values[0]
-
-
-@pytest.mark.parametrize("name", [*LINES, *CROSSED])
-def test_every_claim_holds(name):
-    found = chapters()[name]
+def report(name: str) -> dict[str, Any]:
+    ranks, options = LINES[name]
+    line = f"pipeline {options} {SMALL.replace('--layers 3 ', '') if '--layers' in options else SMALL}"
+    with TemporaryDirectory() as folder:
+        found: dict[str, Any] = launch("jobs.chapters:command_lines", ranks, [line], folder).values[0][line]
     assert found["status"] == 0
-    claims = found["report"]["claims"]
-    assert claims
-    assert all(claim["holds"] for claim in claims)
-    assert found["report"]["loss"][-1] < found["report"]["loss"][0]
+    return found
 
 
 def counted(name: str, claim: str) -> float:
-    (found,) = [c["counted"] for c in chapters()[name]["report"]["claims"] if c["claim"] == claim]
+    (found,) = [c["counted"] for c in report(name)["claims"] if c["claim"] == claim]
     return found
 
 
@@ -304,7 +270,7 @@ def test_counts_by_hand():
     assert counted("1f1b", "in flight") == 3
     assert counted("gpipe", "in flight") == 8
     assert counted("gpipe-again", "with activations") == 1
-    last = chapters()["zb-h2-again"]["report"]["counted"][2]
+    last = report("zb-h2-again")["counted"][2]
     assert last["with_activations"] == 5  # the one whose backward is under way, and four that wait for W
     assert counted("pipedream", "weight versions") == 3
     assert counted("2bw", "weight versions") == 2
@@ -334,10 +300,6 @@ def test_counts_of_folds_and_crosses_by_hand():
     assert sum(rank["parameters"] for rank in report("v-half")["memory"]) == 2 * report("v-half")["parameters"]
 
 
-def report(name: str) -> dict[str, Any]:
-    return chapters()[name]["report"]
-
-
 def all_sent(name: str, phase: str) -> list[int]:
     return [sent.get(phase, {"bytes": 0})["bytes"] for sent in report(name)["sent"]]
 
@@ -352,14 +314,13 @@ def all_sent(name: str, phase: str) -> list[int]:
 )
 def test_goes_on_from_a_checkpoint(before, after, tmp_path):
     """Two steps on 3 stages, saved, and two more on 2 stages: as four steps at once."""
-    folder = str(tmp_path / "run")
     line = f"{SMALL} --precision fp64 --lr 1e-3 --min-lr 1e-3 --warmup 0"
-    first = {"first": f"{line} --steps 2 --save {folder} --schedule {before}"}
-    assert launch("jobs.pipelines:chapters", 3, first, str(tmp_path), timeout=60).status == "ok"
-    rest = {"rest": f"{line} --steps 4 --load {folder} --schedule {after}"}
-    rest["whole"] = f"{line} --steps 4 --layers {4 if 'layers' in after else 3}"
-    found = launch("jobs.pipelines:chapters", 2, rest, str(tmp_path), timeout=60).values[0]
-    np.testing.assert_allclose(found["rest"]["report"]["loss"], found["whole"]["report"]["loss"][2:], rtol=1e-12)
+    first = f"pipeline {line} --steps 2 --save {tmp_path}/run --schedule {before}"
+    assert launch("jobs.chapters:command_lines", 3, [first], str(tmp_path)).status == "ok"
+    rest = f"pipeline {line} --steps 4 --load {tmp_path}/run --schedule {after}"
+    whole = f"pipeline {line} --steps 4 --layers {4 if 'layers' in after else 3}"
+    found = launch("jobs.chapters:command_lines", 2, [rest, whole], str(tmp_path)).values[0]
+    np.testing.assert_allclose(found[rest]["loss"], found[whole]["loss"][2:], rtol=1e-12)
 
 
 # ---- training that diverges ------------------------------------------------------------------------------------------
@@ -387,10 +348,7 @@ def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid(pr
 
 @pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushes])
 def test_divergence_of_a_stage_on_its_own_ends_the_job_in_one_line(name):
-    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
-    program = [mpirun, "-n", "4", sys.executable, "-m", "minidist.pipeline", "--schedule", name, *TOO_FAST.split()]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120)
+    done = run_module(f"minidist.pipeline --schedule {name} {TOO_FAST}", 4)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("minidist: error: the gradient of step ")]
     assert lines == done.stderr.splitlines()[:1]

@@ -1,7 +1,7 @@
-"""Every chapter at its defaults, in the precisions that all of them have: the same losses, and claims that hold."""
+"""Every chapter in the precisions that all of them have: the same losses, and claims that hold."""
 
 import json
-from collections.abc import Callable
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,88 +10,59 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alone import train_alone
+from alone import known_alone, train_alone
+from cases import RANKS, every_case, job_of
 from minidist.nn.precision import PRECISIONS
-from minidist.pp.schedules import SCHEDULES
+from minidist.programs.chapter import find
 from ranks import launch
 from sampling import shard_of_this_run
+from tables import table
 
-# Sizes that 1, 2, 3, 4 and 8 ranks can cut, and for which there are units enough for 4 stages of 2 chunks. All else is
-# at its default: the text, the batch, AdamW, clipping, the learning rate, micro-batches, the grid.
+# Sizes that 1, 2, 3 and 4 ranks can cut, and for which there are units enough for 4 stages of 2 chunks.
 SIZES = "--steps 3 --layers 6 --width 24 --heads 12 --context 12"
-FLUSHING = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
-SYNCHRONOUS = [
-    "data_parallel",
-    "data_parallel --reduce server",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero3 --keep-last",
-    "fsdp",
-    "fsdp --strategy shard_grad_op --forward-prefetch",
-    "fsdp --strategy hybrid_shard --backward-prefetch post",
-    "fsdp --strategy no_shard",
-    "tensor_parallel",
-    "tensor_parallel --sequence-parallel",
-    "context_parallel",
-    "context_parallel --scheme all-gather --positions striped --zero 2",
-    "context_parallel --scheme ulysses --zero 3",
-    "zero_r",
-    "zero_r --zero 3 --activations host",
-    *(f"pipeline --schedule {name}" for name in FLUSHING),
-    *(f"parallel3d --zero {stage}" for stage in range(4)),
-    "parameter_server --colocated",
-    "offload",
-    "infinity",
-    "expert_parallel",
-    "expert_parallel --zero 3 --top 1",
-]
-WITH_A_SERVER = ["parameter_server", "parameter_server --servers 2"]  # from 2 and 3 ranks on
-ASYNCHRONOUS = [
-    "local_sgd --every 2",
-    *(f"pipeline --schedule {name}" for name in SCHEDULES if name not in FLUSHING),
-    "parameter_server --consistency ssp",
-    "parameter_server --consistency async",
-]
-[FIRST] = shard_of_this_run(range(6), 6)
-IN_BF16 = ["tensor_parallel --gather-logits --recompute full", "zero3 --model llama"]
+PARTS = 6
+[FIRST] = shard_of_this_run(range(PARTS), PARTS)
 
 
-def lines(n: int) -> list[str]:
-    if n == 8:
-        return [f"parallel3d --zero {stage}" for stage in range(4)]
-    unfit = ["pipeline --schedule interleaved"] * (n == 3)  # the default batch of 16 has no 3, 6, … micro-batches
-    unfit += ["pipeline --schedule chimera", "pipeline --schedule dualpipe"] * (
-        n % 2
-    )  # crossed: an even number of stages
-    return [*(line for line in SYNCHRONOUS if line not in unfit), *WITH_A_SERVER[: n - 1]]
+@cache
+def lines(n: int, precision: str) -> list[str]:
+    """Every case that works at these sizes, and more."""
+    sizes = f"--batch {12 if n == 3 else 16} {SIZES}"
+    found = [line for ranks, line in every_case(sizes) if ranks == n]
+    more = table(__file__, "more") + (table(__file__, "bfloat16") if precision == "bf16" else [])
+    found += [line for of in more if n in (2, 3, 4) and job_of(line := f"{of} {sizes}", n)]
+    return [line for line in found if precision == "bf16" or synchronous(line, n)]
+
+
+def synchronous(line: str, n: int) -> bool:
+    """Whether its losses are those of serial training: no weights are older than the newest, no token is dropped."""
+    chapter = find(line.split()[0])
+    plain = chapter.serial(job_of(line, n)).plain if hasattr(chapter, "serial") else not re.search("ssp|async", line)
+    return plain and "--capacity" not in line
 
 
 def slow(n: int, line: str, precision: str) -> bool:
     """In every run every sixth line in bfloat16 on four ranks, and the ones after these in float64 on three, from one
     that the commit draws; the others with -m slow, and all on other numbers of ranks."""
-    every = [*SYNCHRONOUS, *WITH_A_SERVER, *ASYNCHRONOUS, *IN_BF16]
-    return (n, (every.index(line) - FIRST) % 6) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]
+    at = (lines(n, precision).index(line) - FIRST) % PARTS
+    return (n, at) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]
 
 
 @cache
-def on_ranks(n: int, later: bool, folder: Path) -> dict[str, Any]:
-    """In float64: all lines of every run in one job, or the slow ones; their reports."""
-    here = [f"{line} {SIZES} --precision fp64" for line in lines(n) if slow(n, line, "fp64") == later]
-    reports = launch("jobs.chapters:command_lines", n, here, str(folder), timeout=300).values[0]
-    return {line.split(" --steps")[0]: report for line, report in reports.items()}
-
-
-def serial(precision: str, folder: Path, line: str) -> Any:
-    """What `python -m minidist.train` reports, of the model that a chapter's line trains."""
-    mixture = line.startswith("expert_parallel")
-    return train_serially(precision, folder, "--experts 8 --top 1" if "--top 1" in line else "--experts 8" * mixture)
+def on_ranks(n: int, precision: str, later: bool, folder: Path) -> dict[str, Any]:
+    """All lines of every run in one job, or the slow ones; their reports."""
+    here = [line for line in lines(n, precision) if slow(n, line, precision) == later]
+    typed = [f"{line} --precision {precision}" for line in here]
+    reports = launch("jobs.chapters:command_lines", n, typed, str(folder), timeout=300).values[0]
+    return dict(zip(here, reports.values(), strict=True))
 
 
 @cache
-def train_serially(precision: str, folder: Path, model: str) -> Any:
-    report = folder / f"{precision}{model.replace(' ', '')}.json"
-    assert train_alone(*SIZES.split(), *model.split(), "--precision", precision, "--json", str(report)) == 0
+def serial(line: str, precision: str, folder: Path) -> Any:
+    """What `python -m minidist.train` reports, with those of the options that it has."""
+    mixture = ["--experts", "8"] * (line.startswith("expert_parallel") and "--experts" not in line)
+    report = folder / "alone.json"
+    assert train_alone(*known_alone(line), *mixture, "--precision", precision, "--json", str(report)) == 0
     return json.loads(report.read_text())
 
 
@@ -100,49 +71,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reports")
 
 
-def everywhere(ranks: tuple[int, ...], precision: str, lines_of: Callable[[int], list[str]]) -> list[Any]:
+def everywhere(ranks: tuple[int, ...], precision: str) -> list[Any]:
     """Each line on each number of ranks."""
     return [
         pytest.param(n, line, marks=[pytest.mark.slow] * slow(n, line, precision), id=f"{n}-{line}")
         for n in ranks
-        for line in lines_of(n)
+        for line in lines(n, precision)
     ]
 
 
-@pytest.mark.parametrize(("n", "line"), everywhere((1, 2, 3, 4, 8), "fp64", lines))
-def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
-    report, truth = on_ranks(n, slow(n, line, "fp64"), folder)[line], serial("fp64", folder, line)
+@pytest.mark.parametrize(("n", "line"), everywhere(RANKS, "fp64"))
+def test_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
+    report, truth = on_ranks(n, "fp64", slow(n, line, "fp64"), folder)[line], serial(line, "fp64", folder)
     for loss in ("loss", "validation_loss"):
         np.testing.assert_allclose(report[loss], truth[loss], rtol=1e-12, atol=0)
     assert len(report["loss"]) == 3
     assert report["status"] == 0
 
 
-# ---- bfloat16 --------------------------------------------------------------------------------------------------------
-
-
-def bf16_lines(n: int) -> list[str]:
-    return [*lines(n), *ASYNCHRONOUS, *IN_BF16]
-
-
-@cache
-def in_bf16(n: int, later: bool, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Chapters and schedules in bfloat16, and in float32 what nothing else is compared to, in one job."""
-    here = [line for line in bf16_lines(n) if slow(n, line, "bf16") == later]
-    alone = [line for line in here if line not in lines(n)]
-    of_bf16 = [f"{line} {SIZES} --precision bf16" for line in here]
-    of_fp32 = [f"{line} {SIZES} --precision fp32" for line in alone]
-    pytest.importorskip("ml_dtypes")
-    found = launch("jobs.chapters:command_lines", n, [*of_bf16, *of_fp32], str(folder), timeout=300).values[0]
-    truth = {line: found[key] for line, key in zip(alone, of_fp32, strict=True)}
-    return {line: found[key] for line, key in zip(here, of_bf16, strict=True)}, truth
-
-
-@pytest.mark.parametrize(("n", "line"), everywhere((2, 4), "bf16", bf16_lines))
+@pytest.mark.parametrize(("n", "line"), everywhere((2, 4), "bf16"))
 def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
     """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
-    reports, truths = in_bf16(n, slow(n, line, "bf16"), folder)
-    report, truth = reports[line], truths.get(line) or serial("fp32", folder, line)
+    pytest.importorskip("ml_dtypes")
+    report = on_ranks(n, "bf16", slow(n, line, "bf16"), folder)[line]
+    if synchronous(line, n):
+        truth = serial(line, "fp32", folder)
+    else:  # which nothing else is compared to
+        [truth] = launch("jobs.chapters:command_lines", n, [f"{line} --precision fp32"], str(folder)).values[0].values()
     assert (report["status"], report["precision"]) == (0, "bf16")
     assert report["claims"]
     assert all(claim["holds"] for claim in report["claims"])

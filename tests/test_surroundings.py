@@ -2,13 +2,11 @@
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from minidist.launch.launcher import find_mpiexec
+from programs import run_module
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "minidist" / "text" / "python_help.txt"
@@ -19,7 +17,6 @@ def refused(
     ranks: int, line: str, folder: Path, environment: dict[str, str] | None = None, memory: int | None = None
 ) -> str:
     """The line in which a program refuses. memory: bytes that each process may have."""
-    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
 
     def surroundings() -> None:
         if not os.listdir():
@@ -27,15 +24,7 @@ def refused(
         if memory:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
-    done = subprocess.run(
-        [*launcher, sys.executable, "-m", *line.split()],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-        preexec_fn=surroundings,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_module(line, ranks, cwd=folder, env=environment, preexec_fn=surroundings)
     assert done.returncode == 2, done.stderr
     (said,) = [line for line in done.stderr.splitlines() if not line.startswith("[mpiexec")]  # which minds the folder
     assert said.startswith("minidist: error: ")

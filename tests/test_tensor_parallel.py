@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeness import check_close, check_equal, largest_difference, norm
+from closeness import check_close, check_equal, norm
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
-from minidist.launch.launcher import find_mpiexec
 from minidist.nn.tensor import Parameter
 from minidist.tp.group import Sliced, cut_places
+from programs import run_module
 from ranks import launch
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
@@ -160,14 +157,6 @@ def test_bytes_held(t: int) -> None:
 # ---- around it -------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_whole(tmp_path: Path) -> None:
-    """What three ranks have saved is the serial run's parameters, and each gets its own part back."""
-    results = launch("jobs.tensor_parallels:saved_and_loaded", 3, str(tmp_path / "run"), timeout=60).values
-    truth = serial("gpt", "fp64", "adamw", 1, "none")["parameters"]
-    assert all(result["same"] for result in results)
-    assert largest_difference(results[0]["parameters"], truth, norm) < 1e-12
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 1))
 def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, axis: int) -> None:
     """Each place is on one rank, and joining what the ranks drew gives what serial training draws."""
@@ -181,37 +170,12 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     np.testing.assert_array_equal(parts[0].join([part.initial(7) for part in parts]), whole.initial(7))
 
 
-def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.tensor_parallel", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize(
-    ("n", "options"),
-    [
-        (1, "--sequence-parallel"),
-        (3, "--heads 6 --width 24 --accumulate 2"),
-        (3, "--heads 6 --width 24 --model llama --kv-heads 3 --context 9 --sequence-parallel --precision fp32"),
-        (2, "--untied --gather-logits --recompute selective --dropout 0.1 --optimizer sgd"),
-        (2, "--model llama --heads 4 --kv-heads 2 --recompute full --accumulate 2 --precision fp64"),
-    ],
-)
-def test_every_claim_holds(n: int, options: str) -> None:
-    done = run_chapter(n, f"--layers 2 --width 16 --context 8 --batch 4 --steps 2 --json - {options}")
-    assert done.returncode == 0, done.stderr
-    claims = json.loads(done.stdout)["claims"]
-    assert len(claims) >= 9
-    assert all(claim["holds"] for claim in claims)
-    everyones = {claim["claim"] for claim in claims if claim["scope"] == "all ranks"}
-    assert everyones >= {"sent in all"} | ({"tensor norm"} if n > 1 else set())
-
-
 @pytest.mark.parametrize(("t", "options"), [(1, ""), (2, ""), (2, "--sequence-parallel"), (2, "--recompute selective")])
 def test_what_a_layer_keeps_without_dropout_and_with_the_papers(t: int, options: str) -> None:
     """sbh(32 + 2as/h) and sbh(34 + 5as/h), cut; the second from a forward of which training knows nothing."""
     s, b, h, a, layers = 8, 4, 16, 4, 2
     line = f"--layers {layers} --width {h} --context {s} --batch {b} --steps 2 --precision mixed --json - {options}"
-    report = json.loads(run_chapter(t, line).stdout)
+    report = json.loads(run_module(f"minidist.tensor_parallel {line}", t).stdout)
     claims = {claim["claim"]: claim for claim in report["claims"]}
     shared = t if "sequence" in options else 1
     for name, (whole, core) in {"a layer keeps": (8, 2), "with dropout 0.1": (10, 5)}.items():
@@ -233,19 +197,3 @@ def test_a_look_at_another_dropout_changes_nothing() -> None:
     np.testing.assert_array_equal(found["losses"], truth["losses"])
     assert all(np.array_equal(found["parameters"][name], array) for name, array in truth["parameters"].items())
     assert kept[0.0] < kept[0.1] == kept[0.5] == plain.layer_activations  # the model has dropout 0.1
-
-
-@pytest.mark.parametrize(
-    ("n", "options", "says"),
-    [
-        (3, "--heads 4", "--heads 4 cannot be cut for 3 ranks: cut for 2, or use a multiple of 3"),
-        (4, "--model llama --heads 4 --kv-heads 2", "--kv-heads 2 cannot be cut for 4 ranks: cut for 2"),
-        (2, "--context 9 --sequence-parallel", "--context 9 cannot be cut for 2 ranks: cut for 1"),
-        (2, "--batch 1 --accumulate 2", "--batch 1 is not divisible by --accumulate 2"),
-    ],
-)
-def test_what_cannot_work_is_one_line(n: int, options: str, says: str) -> None:
-    done = run_chapter(n, options)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr

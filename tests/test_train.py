@@ -4,14 +4,14 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
 from alone import train_alone
+from programs import run_python
+from tables import table
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 1 --context 8 --batch 2 --lr 0.01".split()  # noqa: SIM905
@@ -24,15 +24,7 @@ def run(folder, *arguments, limit=None):
         if limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    return subprocess.run(
-        [sys.executable, "-m", "minidist.train", *SMALL, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=limited,
-    )
+    return run_python("-m", "minidist.train", *SMALL, *arguments, cwd=folder, preexec_fn=limited)
 
 
 @pytest.fixture
@@ -87,19 +79,7 @@ def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
 
 @pytest.mark.parametrize(
     ("first", "second", "words"),
-    [
-        ("--data text", "--export text", "--export text would overwrite the file of --data"),
-        ("--data text", "--json ./text", "--json ./text would overwrite the file of --data"),
-        ("--data text", "--export link", "--export link would overwrite the file of --data"),
-        ("--data link", "--export text", "--export text would overwrite the file of --data"),
-        ("--data text", "--export hard", "--export hard would overwrite the file of --data"),
-        ("--data text", "--export folder/text", "--export folder/text would overwrite the file of --data"),
-        ("--load text", "--json text", "--json text would overwrite the file of --load"),
-        ("--export new", "--json new", "--json new would overwrite the file of --export"),
-        ("--export new", "--json ./new", "--json ./new would overwrite the file of --export"),
-        ("--export folder/new", "--json new", "--json new would overwrite the file of --export"),
-        ("--export dangling", "--json new", "--json new would overwrite the file of --export"),
-    ],
+    table(__file__, "no_output_overwrites_an_input_or_another_output"),
 )
 def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
     (tmp_path / "text").write_text("some text " * 1000)
@@ -122,8 +102,7 @@ def test_training_may_be_saved_where_it_came_from(tmp_path):
 def test_a_chapter_says_which_field_of_jsonl_it_trains_on(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"text": "abc abd ", "body": "xyz"}\n' * 50)
     for chapter in ("minidist.train", "minidist.parameter_server --colocated"):
-        line = [sys.executable, "-m", *chapter.split(), *SMALL, "--data", "c.jsonl"]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = run_python("-m", *chapter.split(), *SMALL, "--data", "c.jsonl", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "minidist: c.jsonl has 50 documents, one in each line: the field 'text' is used" in done.stderr
 

@@ -1,15 +1,13 @@
 """Living without MPI: where Windows lacks what Unix has, and where pip has installed minidist and nothing else."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from jobs.without_mpi import NAMES, TEXT, TINY, lines_of
+from programs import run_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,9 +21,8 @@ class Ended(NamedTuple):
 def on_windows(lines: list[str], folder: Path) -> list[Ended]:
     """What `python -m LINE` ends with and prints, one after another, in a Python that lacks what Windows lacks."""
     (folder / "text").write_text(TEXT)
-    command = [sys.executable, str(ROOT / "tests/jobs/windows.py"), json.dumps(lines)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}  # others sweep what has no lock
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    words = [str(ROOT / "tests/jobs/windows.py"), json.dumps(lines)]
+    done = run_python(*words, cwd=folder, env={"TMPDIR": str(folder)}, timeout=600)  # others sweep what has no lock
     assert done.returncode == 0, done.stderr
     return [Ended(*each) for each in json.loads(done.stdout)]
 

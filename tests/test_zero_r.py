@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,16 +12,16 @@ import pytest
 
 from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
-from minidist import UsageError, command
+from minidist import command
 from minidist.claims.described import described
 from minidist.exchange.one_process import run_ranks
 from minidist.formulas.residual import needs
-from minidist.launch.launcher import find_mpiexec
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
+from programs import run_python
 from ranks import launch
 
 RANKS = 4
@@ -60,7 +58,7 @@ def test_checkpoints_are_a_store() -> None:
         case = Case(2, 1, False, 1, 0.0, "fp64", "host", None, False)
         engine = jobs.engine_of(comm, case)
         assert engine.checkpoints
-        passing = engine.checkpoints.passing(np.ones(3))
+        passing = engine.checkpoints.as_workspace(np.ones(3))
         return engine.host.has(passing), engine.checkpoints.checkpoints
 
     assert run_ranks(ask, 1) == [(True, None)]
@@ -120,9 +118,8 @@ def test_each_checkpoint_goes_down_and_up_once(every: int) -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def chapter(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.zero_r", *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+def chapter(n: int, *arguments: str) -> Any:
+    return run_python("-m", "minidist.zero_r", *arguments, ranks=n, timeout=150)
 
 
 SMALL = "--steps 2 --layers 3 --width 24 --heads 4 --context 8 --batch 8 --witness"
@@ -213,49 +210,6 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
 def prepared(line: str) -> command.Job:
     job: command.Job = find("zero_r").job(line.split(), RANKS)
     return job
-
-
-def refused(line: str) -> str:
-    with pytest.raises(UsageError) as raised:
-        prepared(line)
-    return str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--tp 3", "--tp 3 does not divide 4 ranks: use --tp 2"),
-        ("--tp 4 --heads 2", "--heads 2 cannot be cut for 4 ranks: cut for 2, or use a multiple of 4"),
-        ("--sequence-parallel", "--sequence-parallel has cut checkpoints already: use --activations device, or host"),
-        (
-            "--recompute selective",
-            "--recompute selective: zero_r is about what full recomputation keeps: leave it out",
-        ),
-        ("--bucket-size 0", "argument --bucket-size: must be at least 1, not 0 (--help lists the options)"),
-        ("--batch 1", "--batch 1 is too small for 2 ranks: use at least --batch 2"),
-        (
-            "--arena-plot a.svg",
-            "--arena-plot: a device computes in the stored precision, without float32 copies: use --precision fp32",
-        ),
-        ("--arena-plot a.gif --precision fp32", "--arena-plot a.gif: give it a name that ends in .pdf, .png or .svg"),
-        (
-            "--arena-plot no/a.svg --precision fp32",
-            "--arena-plot no/a.svg: there is no folder no",
-        ),
-        (
-            "--configurations --batch 15",
-            "--configurations: all ranks must hold the same, so 2 shares of the batch be equal: use --batch 16",
-        ),
-        ("--configurations --save run", "--configurations trains many models, a step of each: leave out --save"),
-        (
-            "--arena-plot a.svg --precision fp32 --json a.svg",
-            "--arena-plot a.svg would overwrite the file of --json: give it one of its own",
-        ),
-        ("--configurations a.txt", "--configurations a.txt: give it a name that ends in .pdf, .png or .svg"),
-    ],
-)
-def test_what_cannot_be_is_one_line(line: str, says: str) -> None:
-    assert refused(line) == says
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.meaning import check_timing
-from minidist.classroom.parts import on, part
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, lessons_own, together
+from minidist.classroom.grading.meaning import check_timing
+from minidist.classroom.grading.parts import by_case, on, part
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")
@@ -101,7 +101,7 @@ def pushed(submission: Submission, *sizes: int, **more: Any) -> Iterator[tuple[C
     """One run after the other. Of 12 elements all ranges are equal, and what is sent can be received, right or not."""
     for size in sizes:
         cases = [push_case(submission, *each, size, **more) for each in SHAPES]
-        yield from zip(cases, submission.run("call_push", cases, ["push"]), strict=True)
+        yield from by_case(submission, "call_push", cases, ["push"])
 
 
 @pytest.mark.points(2, "push: to each server the gradient of its range")
@@ -163,7 +163,7 @@ def pull_case(submission: Submission, workers: int, servers: int, size: int = 12
 def pulled(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Outcome]]]:
     for size in sizes:
         cases = [pull_case(submission, *each, size) for each in SHAPES]
-        yield from zip(cases, submission.run("call_pull", cases, ["pull"]), strict=True)
+        yield from by_case(submission, "call_pull", cases, ["pull"])
 
 
 @pytest.mark.points(2, "pull: the weights of every range, in their places")
@@ -300,12 +300,7 @@ test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 # ---- take ------------------------------------------------------------------------------------------------------------
 
 
-def take_cases(
-    submission: Submission,
-    together: bool,
-    orders: Sequence[Sequence[int]],
-    **more: Any,
-) -> list[Case]:
+def take_cases(submission: Submission, together: bool, orders: Sequence[Sequence[int]], **more: Any) -> list[Case]:
     """Three workers' gradients come in some order, in numbers whose sum no order changes."""
     gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
     bsp = "shard.together" if together else "not shard.together"
@@ -325,7 +320,7 @@ def check_taken(
 ) -> None:
     """Weights, clocks and the number of updates after every push."""
     cases = take_cases(submission, together, orders, function=function)
-    for case, [outcome] in zip(cases, submission.run("call_take", cases, [function]), strict=True):
+    for case, [outcome] in by_case(submission, "call_take", cases, [function]):
         gradients, clocks, pushes = case.inputs[0], np.zeros(3, np.int64), [0, 0, 0]
         for number, (worker, (weights, counted_as, updates)) in enumerate(
             zip(case.arguments["order"], outcome.value, strict=True), 1
@@ -422,7 +417,7 @@ def test_serve(submission: Submission) -> None:
     # Nothing need be held back: one iteration in bsp, or any staleness.
     cases = [serve_case(submission, 1, 1, 3, math.inf, False), serve_case(submission, 3, 1, 4, math.inf, False)]
     cases += [serve_case(submission, 3, 1, 1, 0, True), serve_case(submission, 2, 2, 3, math.inf, False)]
-    for case, outcomes in zip(cases, submission.run("call_serve", cases, ["serve"]), strict=True):
+    for case, outcomes in by_case(submission, "call_serve", cases, ["serve"]):
         check_served(case, outcomes)
 
 
@@ -433,7 +428,7 @@ def test_serve_holds(submission: Submission) -> None:
         label = f"3 workers and 1 server, staleness {staleness}, worker 1 beginning late"
         ones = [np.ones(2)] * 4
         cases.append(Case(4, label, ones, {"ahead": ahead, "staleness": float(staleness)}))
-    for case, outcomes in zip(cases, submission.run("call_gated", cases, ["serve"]), strict=True):
+    for case, outcomes in by_case(submission, "call_gated", cases, ["serve"]):
         staleness = case.arguments["staleness"]
         for worker in range(3):
             for clock, clocks in enumerate(outcomes[worker].value):
@@ -530,7 +525,7 @@ def check_hear(submission: Submission) -> None:
         clocks = [int(clock) for clock in submission.random.integers(3, 9, len(kinds))]
         label = "workers that send " + ", ".join(KINDS[kind] for kind in kinds)
         cases.append(Case(len(inputs), label, inputs, {"kinds": kinds, "clocks": clocks}))
-    for case, outcomes in zip(cases, submission.run("call_hear", cases, ["hear"]), strict=True):
+    for case, outcomes in by_case(submission, "call_hear", cases, ["hear"]):
         found, weights = outcomes[-1].value
         if wrong := [each for each in found if isinstance(each, str)]:
             lose(f"On {case.label}: hear returned {named(wrong[0])}, not (worker, kind, clock, gradient).")
@@ -561,7 +556,7 @@ def check_answer_fresh(submission: Submission) -> None:
         said = ", ".join(f"(worker {worker}, clock {clock})" for worker, clock in held)
         label = f"a shard with the clocks {clocks} and staleness {staleness:g}, with these pulls held: {said}"
         cases.append(Case(4, label, [weights] * 4, {"clocks": clocks, "staleness": staleness, "held": held}))
-    for case, outcomes in zip(cases, submission.run("call_answer_fresh", cases, ["answer_fresh"]), strict=True):
+    for case, outcomes in by_case(submission, "call_answer_fresh", cases, ["answer_fresh"]):
         clocks, staleness, held = (case.arguments[name] for name in ("clocks", "staleness", "held"))
         ready = [pull for pull in held if min(clocks) >= pull[1] - staleness and clocks[pull[0]] >= pull[1]]
         for worker in range(3):
@@ -576,13 +571,7 @@ def check_answer_fresh(submission: Submission) -> None:
             lose(f"On {case.label}: answer_fresh returned {given}; what has to wait is {stays}.")
 
 
-GAPS = {
-    "push_and_pull": check_push_and_pull,
+GAPS = gaps(globals(), "push_and_pull", "may_read", "next_weight", "fooled", "hear", "answer_fresh") | {
     "cut": partial(check_ranges, function="cut"),
-    "may_read": check_may_read,
-    "next_weight": check_next_weight,
-    "fooled": check_fooled,
-    "hear": check_hear,
     "count_push": partial(check_taken, together=False, orders=[(0, 1, 2, 0), (2, 2, 1, 0, 1)], function="count_push"),
-    "answer_fresh": check_answer_fresh,
 }

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.meaning import check_worked
-from minidist.classroom.parts import by_rank, on, part, ranks
-from minidist.classroom.sharded import (
+from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.meaning import check_worked
+from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
     SCATTER,
-    check_array,
     check_collect,
+    check_exactly,
     check_for_good,
     check_loss,
     check_phases,
@@ -38,8 +38,8 @@ from minidist.classroom.sharded import (
     sums,
     wire_cases,
 )
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import (
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
     HEAVY,
     SMALL,
     Training,
@@ -109,7 +109,7 @@ def test_train_step(submission: Submission) -> None:
         for n, width, rows in ((4, 5, [3, 3]), (3, 4, [7]), (1, 3, [2, 2]))
     ]
     for cases in (once, odd):
-        for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+        for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
             check_worked(run, outcomes)
             check_layers(run, outcomes)
 
@@ -135,9 +135,9 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
             mistakes = {words: run.padded(start - RATE * of[number]) for words, of in wrong.items()}
             shards = [run.shard(start - RATE * of_rank[number], r) for r, of_rank in enumerate(own)]
             mistakes["each rank's shard is updated by its own gradient, not by the sum"] = np.concatenate(shards)
-            check_array(who, f"param of layer {number}", outcome.value["params"][number], run.padded(flat), mistakes)
+            check_exactly(who, f"param of layer {number}", outcome.value["params"][number], run.padded(flat), mistakes)
             grad, zeros = outcome.value["grads"][number], np.zeros_like(run.shard(flat, rank))
-            check_array(who, f"grad of layer {number} after the step", grad, zeros)
+            check_exactly(who, f"grad of layer {number} after the step", grad, zeros)
     for step, loss in enumerate(losses):
         check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss, "train_step")
 
@@ -189,7 +189,7 @@ def of(*methods: str) -> list[str]:
 def test_allocate(submission: Submission) -> None:
     asked = [(4, "mixed"), *((n, "fp64") for n in RANKS)]
     cases = [small(submission, n, f", {precision} precision", precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("allocate", cases, of("allocate")), strict=True):
+    for run, outcomes in by_case(submission, "allocate", cases, of("allocate")):
         truth, stored = run.truth, run.precision.stored
         for rank, outcome in enumerate(outcomes):
             for unit, flat in enumerate(truth.flats):
@@ -212,8 +212,7 @@ def test_memory_for_good(submission: Submission) -> None:
 
 @pytest.mark.points(1, "owned: this rank's shard of both, to be updated in place")
 def test_owned(submission: Submission) -> None:
-    cases = [small(submission, n) for n in RANKS]
-    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+    for run, rank, outcome in by_rank(submission, "owned", [small(submission, n) for n in RANKS], of("owned")):
         for name, theirs, before, after in outcome.value:
             who, each = f"On {run.label}: what owned returned on rank {rank} for {name}", before[1].size
             mine = slice(rank * each, (rank + 1) * each)
@@ -318,7 +317,7 @@ def check_reduce_unit(submission: Submission) -> None:
                 "it is this rank's own part, not summed over the ranks": run.shard(own[rank], rank),
                 "it is the sum divided by the number of ranks": run.shard(total, rank) / n,
             }
-            check_array(who, "the shard", outcome.value["returned"], run.shard(total, rank), mistakes)
+            check_exactly(who, "the shard", outcome.value["returned"], run.shard(total, rank), mistakes)
             if outcome.value["is a view"]:
                 lose(f"{who}'s shard is a view of the bucket, and keeps all of it in memory. Return a copy.")
             check_phases(case, rank, outcome, {SCATTER: n - 1})
@@ -351,7 +350,7 @@ def check_backward(submission: Submission) -> None:
                     "what was there is lost: add to it": mine,
                     "it is this rank's own part that was added, not the sum": before + run.shard(own, rank),
                 }
-                check_array(who, f"grad of layer {number}", outcome.value[number], before + mine, mistakes)
+                check_exactly(who, f"grad of layer {number}", outcome.value[number], before + mine, mistakes)
             check_phases(run, rank, outcome, {SCATTER: 3 * (n - 1)})
     run = going_back(submission, 4, 64, 32)
     [outcomes] = submission.run("toy_backward_measured", [run], ["backward"])
@@ -374,7 +373,7 @@ def check_accumulate(submission: Submission) -> None:
                 }
                 of_rank = {words: run.shard(wrong, rank) for words, wrong in mistakes.items()}
                 who, found = on(run, rank), outcome.value["grads"][number]
-                check_array(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
+                check_exactly(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
             check_phases(run, rank, outcome, {SCATTER: len(rows) * 3 * (n - 1)})
         x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))
         loss, _ = slopes(run.flats, x, y, run.arguments["batch"])
@@ -405,9 +404,4 @@ def check_room(submission: Submission) -> None:
             lose(f"For {case.label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
 
 
-GAPS = {
-    "reduce_unit": check_reduce_unit,
-    "backward": check_backward,
-    "accumulate": check_accumulate,
-    "room": check_room,
-}
+GAPS = gaps(globals(), "reduce_unit", "backward", "accumulate", "room")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import is_right, lessons_own, together
-from minidist.classroom.parts import on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
+from minidist.classroom.grading.parts import by_case, on
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")
@@ -284,7 +284,7 @@ def test_along(submission: Submission) -> None:
     cases = [
         along_case(names, sizes, [[name] for name in names]) for names, sizes in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))
     ]
-    for each, outcomes in zip(cases, submission.run("groups", cases, ["along"]), strict=True):
+    for each, outcomes in by_case(submission, "groups", cases, ["along"]):
         check_along(each, outcomes)
 
 
@@ -364,14 +364,14 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
 @pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_shard(each, outcomes)
 
 
 @pytest.mark.points(1, "shard_gradient: 2M(W-G)/(GW) to other hosts")
 def test_shard_gradient_hosts(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((8, 4, 64), (8, 2, 64), (6, 2, 36))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_left(each, outcomes)
 
 
@@ -389,7 +389,7 @@ def over_data(each: Case, rank: int, number: int) -> Array:
 @pytest.mark.points(1, "sum_gradients: over the data axis, in place")
 def test_sum_gradients(submission: Submission) -> None:
     cases = [sums_case(submission, n, stages) for n, stages in ((4, 2), (3, 1), (2, 2))]
-    for each, outcomes in zip(cases, submission.run("sums", cases, ["sum_gradients"]), strict=True):
+    for each, outcomes in by_case(submission, "sums", cases, ["sum_gradients"]):
         copies = each.n // each.arguments["stages"]
         for rank, outcome in enumerate(outcomes):
             for number, found in enumerate(outcome.value["grad"]):
@@ -435,12 +435,7 @@ def test_sum_gradients_tied(submission: Submission) -> None:
 
 
 def norm_case(
-    submission: Submission,
-    n: int,
-    stages: int,
-    cut: Sequence[bool],
-    label: str = "",
-    tied: int = -1,
+    submission: Submission, n: int, stages: int, cut: Sequence[bool], label: str = "", tied: int = -1
 ) -> Case:
     """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks. The piece `tied` is the
     same on the first and the last stage, if it is cut part by part."""
@@ -463,7 +458,7 @@ def norm_case(
 
 def norms_of(submission: Submission, cases: Sequence[Case]) -> list[list[float]]:
     found = []
-    for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
+    for each, outcomes in by_case(submission, "norm", cases, ["gradient_norm"]):
         values = []
         for rank, outcome in enumerate(outcomes):
             value = outcome.value["returned"]
@@ -550,7 +545,7 @@ def check_color_of(submission: Submission) -> None:
 
 def check_two_levels(submission: Submission) -> None:
     cases = [shard_case(submission, n, g, size, "two_levels") for n, g, size in ((4, 2, 8), (8, 4, 64))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["two_levels"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["two_levels"]):
         check_shard(each, outcomes)
         check_left(each, outcomes)
 
@@ -567,18 +562,5 @@ def check_my_squares(submission: Submission) -> None:
         lose(f"On three ranks: together they count {total:.6g}; it should be {wanted:.6g}.{again}")
 
 
-GAPS = {
-    "place_of": check_place_of,
-    "color_of": check_color_of,
-    "two_levels": check_two_levels,
-    "my_squares": check_my_squares,
-}
-
-
-PARTS = {
-    "sent": together(test_sent_tensor, test_sent_pipeline, test_sent_data),
-    "along": together(test_along, test_along_several),
-    "shard_gradient": together(test_shard_gradient, test_shard_gradient_hosts),
-    "sum_gradients": together(test_sum_gradients, test_sum_gradients_tied),
-    "gradient_norm": together(test_norm, test_norm_tied),
-}
+GAPS = gaps(globals(), "place_of", "color_of", "two_levels", "my_squares")
+PARTS = parts_by_function(globals())

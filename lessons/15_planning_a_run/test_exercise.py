@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
+from minidist.classroom.grading.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
 HIDDEN = (  # what a submission cannot import
@@ -26,11 +26,7 @@ HIDDEN = (  # what a submission cannot import
     "minidist.deepspeed.agree",
     "minidist.deepspeed.explain",
 )
-BATCH, MICRO, ACCUMULATE = SIZES = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-)
+BATCH, MICRO, ACCUMULATE = SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 Unit = tuple[int, int, int | None]
 
@@ -399,13 +395,5 @@ def check_plans(submission: Submission) -> None:
             lose(f"plans({ranks}, {batch}): some are there twice.")
 
 
-GAPS = {"batch_of": check_batch_of, "states": check_states, "kept": check_kept, "plans": check_plans}
-
-
-PARTS = {
-    "read_sizes": together(test_read_sizes, test_read_sizes_refuses),
-    "model_states": together(test_model_states, test_model_states_offload),
-    "passing_peak": together(test_passing_peak_kept, test_passing_peak_units, test_passing_peak_moment),
-    "traffic": together(test_traffic, test_traffic_accumulate, test_traffic_link),
-    "choose": together(test_choose_fits, test_choose_fastest, test_choose_none),
-}
+GAPS = gaps(globals(), "batch_of", "states", "kept", "plans")
+PARTS = parts_by_function(globals())

@@ -10,15 +10,25 @@ papers' formulas.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, check_handed, differences, is_right, same, together
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import (
+    an_array,
+    check_array,
+    check_handed,
+    differences,
+    gaps,
+    is_right,
+    parts_by_function,
+    same,
+)
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import by_case, on, part, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
 Array = np.ndarray
@@ -455,8 +465,7 @@ def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "ring_forward: as in one process")
 def test_ring_forward(submission: Submission) -> None:
-    cases = even(submission, "ring_forward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_forward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_forward"), ["ring_forward"]):
         check_result(each, outcomes)
 
 
@@ -465,8 +474,7 @@ test_ring_forward_wire = part(1, "ring_forward: N-1 blocks, to the right", check
 
 
 def check_gradients(submission: Submission, names: Sequence[str]) -> None:
-    cases = even(submission, "ring_backward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_backward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_backward"), ["ring_backward"]):
         check_result(each, outcomes, names)
 
 
@@ -604,7 +612,7 @@ def test_meaning(submission: Submission) -> None:
 # ---- the notebook's gaps, which earn no points: check("merge_two") runs these ----------------------------------------
 
 
-def check_moved(submission: Submission) -> None:
+def check_moved_in_tiles(submission: Submission) -> None:
     """It says what loads and stores of the tile loop amount to, counted here one by one."""
     calls = [[1024, 64, 65_536], [100, 8, 320], [64, 16, 10_000], [48, 4, 100]]
     each = Case(1, "moved_in_tiles", [calls], {"function": "moved_in_tiles"})
@@ -619,7 +627,7 @@ def check_moved(submission: Submission) -> None:
             lose(f"On moved_in_tiles({n}, {d}, {fast}): it returned {found}; {moved:,} is wanted.")
 
 
-def check_owner(submission: Submission) -> None:
+def check_owner_of(submission: Submission) -> None:
     calls = [[rank, step, n] for n in (1, 3, 4) for rank in range(n) for step in range(n)]
     each = Case(1, "owner_of", [calls], {"function": "owner_of"})
     [[outcome]] = submission.run("answers", [each], ["owner_of"])
@@ -662,21 +670,9 @@ def check_numbers_sent(submission: Submission) -> None:
                 lose(f"{where}: {scheme} is {number}; {right:,.0f} is wanted.")
 
 
-GAPS = {
-    "merge_two": lambda submission: check_merge(submission, "merge_two"),
-    "moved_in_tiles": check_moved,
-    "owner_of": check_owner,
-    "ring_attention": check_ring_attention,
-    "zigzag": check_zigzag,
-    "numbers_sent": check_numbers_sent,
+GAPS = gaps(globals(), "moved_in_tiles", "owner_of", "ring_attention", "zigzag", "numbers_sent") | {
+    "merge_two": partial(check_merge, function="merge_two"),
 }
 ALONE = (test_merge, test_merge_unseen, test_merge_large, test_positions, test_positions_balance, test_ring_forward,
          test_ring_backward_queries, test_ring_backward, test_sent, test_choose)  # fmt: skip
-PARTS = {
-    "merge": together(test_merge, test_merge_unseen, test_merge_large),
-    "positions": together(test_positions, test_positions_balance, test_positions_any),
-    "ring_forward": together(test_ring_forward, test_ring_forward_any, test_ring_forward_wire),
-    "ring_backward": together(
-        test_ring_backward_queries, test_ring_backward, test_ring_backward_any, test_ring_backward_wire
-    ),
-}
+PARTS = parts_by_function(globals())

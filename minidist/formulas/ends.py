@@ -1,4 +1,4 @@
-"""What embedding, head and loss keep of a micro-batch, and the tokens of a batch."""
+"""What embedding, head and loss keep of a micro-batch, and the tokens of a micro-batch."""
 
 from minidist.formulas.asked import Asked
 from minidist.formulas.shares import Share
@@ -22,14 +22,6 @@ def logit_columns(run: Asked) -> int:
     return megatron.padded_vocabulary(run.model.v, cut) // cut
 
 
-def copied_tokens(run: Asked, share: Share) -> int:
-    """Bytes of a micro-batch's tokens and targets, if each rank has a copy of its own positions."""
-    return 4 * share.tokens(run.context) * (share.embedding + share.head) * (run.layout.cp > 1)
-
-
-def tokens_of_batch(run: Asked, share: Share) -> int:
-    """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
-    all of the batch, which is one array."""
-    if run.layout.cp > 1:  # the copies of the micro-batch before are still there, too
-        return copied_tokens(run, share) * (2 if run.layout.pp == 1 and run.accumulate > 1 else 1)
-    return 4 * run.batch * (run.context + 1) if share.embedding or share.head else 0
+def token_bytes(run: Asked, share: Share) -> int:
+    """Bytes of a micro-batch's tokens, which the embedding keeps, and targets, which the head keeps: 4 each."""
+    return 4 * share.tokens(run.context) * (share.embedding + share.head)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
-from minidist.formulas.ends import copied_tokens, end_bytes, tokens_of_batch
+from minidist.formulas.ends import end_bytes, token_bytes
 from minidist.formulas.experts import Stored
 from minidist.formulas.flights import flights
 from minidist.formulas.postponed import ends_split, layers_split
@@ -156,7 +156,7 @@ def peaks_of_stage(run: Asked, rank: int, chunks: Sequence[Chunk], passages: dic
     """The peaks of a stage: while one micro-batch passes a chunk, others are in flight."""
     at, found, passes = run.layout, list[Peaks](), [*passages.values()]
     kinds = tuple(map([*passages].index, chunks))
-    targets = copied_tokens(run, chunks[-1].share) * chunks[-1].share.head
+    targets = token_bytes(run, chunks[-1].share) * chunks[-1].share.head
     before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
     after = list(zip(*(of.for_weights for of in passes), strict=True))
     for now in flights(at, run.stages[rank], kinds):
@@ -185,26 +185,27 @@ def passage(run: Asked, rank: int, at: Chunk, kept: Kept) -> Pass:
 def split_passage(run: Asked, rank: int, share: Share, kept: Kept) -> Pass:
     """`passage` if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
     forward has left, and goes through the head, the layers, the embedding."""
-    tokens, ends = tokens_of_batch(run, share), sum(end_bytes(run, share))
+    tokens, ends = token_bytes(run, share), sum(end_bytes(run, share))
     layers, (first, last) = layers_split(run, rank, share, kept.layer), ends_split(run, share)
-    whole, copied = Moment(0, kept.after, tokens + ends), copied_tokens(run, share)
+    whole = Moment(0, kept.after, tokens + ends)
     back = [whole, Moment(0, layers.most, tokens + last), Moment(0, layers.waiting, tokens + first + last)]
-    later = Moment(0, layers.waiting, first + last + copied)
-    return Pass(most_of([whole]), most_of(back), Moment(0, kept.after, ends + copied), later)
+    later = Moment(0, layers.waiting, tokens + first + last)
+    return Pass(most_of([whole]), most_of(back), whole, later)
 
 
 def waiting(run: Asked, at: Chunk, kept: Kept) -> Moment:
     """What a micro-batch holds after its forward, while another one is at work."""
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
-        return Moment(0, kept.given * at.starts_with_layer, kept.given * (at.share.head and not at.share.layers))
-    return Moment(0, kept.after, sum(end_bytes(run, at.share)) + copied_tokens(run, at.share))
+        given = kept.given * (at.share.head and not at.share.layers)
+        return Moment(0, kept.given * at.starts_with_layer, token_bytes(run, at.share._replace(head=False)) + given)
+    return Moment(0, kept.after, sum(end_bytes(run, at.share)) + token_bytes(run, at.share))
 
 
 def moments(run: Asked, at: Chunk, kept: Kept) -> list[Moment]:
     """The moments of a micro-batch at which a rank may hold most, if no other one is under way."""
     layers, p = at.share.layers, run.bytes.stored
     first, last = end_bytes(run, at.share)
-    tokens, gather, bucket = tokens_of_batch(run, at.share), p * (run.zero >= 3), p * (run.zero >= 2)
+    tokens, gather, bucket = token_bytes(run, at.share), p * (run.zero >= 3), p * (run.zero >= 2)
     held, most = kept.after, kept.most
     if at.share.ends_again:
         held = most = layers * kept.layer

@@ -2,7 +2,7 @@
 
 from minidist.formulas.activations import layer_bytes
 from minidist.formulas.asked import Asked
-from minidist.formulas.ends import end_bytes, tokens_of_batch
+from minidist.formulas.ends import end_bytes, token_bytes
 from minidist.formulas.needs import Needs
 from minidist.formulas.shares import flats, shares_of, states_of, stored_parameters
 from minidist.formulas.tensor import Volume, elements
@@ -71,7 +71,7 @@ def needs(run: Asked) -> list[Needs]:
         passing += gathered_at_once(run, rank) * (stage == 3)
         waiting = 0 if run.activations == "host" else (run.model.layers - is_kept_once) * parts[rank] * p
         first, last = end_bytes(run, share)
-        ends = first + tokens_of_batch(run, share)
+        ends = first + token_bytes(run, share)
         total = states.total + p * passing + waiting + max(layer, last) + ends
         kinds = {**vars(states), "passing": p * passing, "activations": waiting + layer, "ends": ends + last}
         found.append(Needs(kinds, total))

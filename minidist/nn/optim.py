@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -147,7 +147,7 @@ class CosineSchedule:
         return self.floor + 0.5 * (1 + math.cos(math.pi * done)) * (self.peak - self.floor)
 
 
-def squared_norm(x: Array) -> float:
+def sum_of_squares(x: Array) -> float:
     """Σ x², in float64. For a float16 or float32 x it is not finite if, and only if, an element of x is not."""
     total = 0.0
     for (block,) in blocks(x):
@@ -159,3 +159,11 @@ def squared_norm(x: Array) -> float:
 def clipping_factor(norm: float, limit: float) -> float:
     """The factor that makes the norm of gradients at most `limit` (Pascanu et al. 2013); 0 means no limit."""
     return 1.0 if limit == 0 or norm <= limit else limit / norm
+
+
+def __getattr__(name: str) -> Any:  # a former name, such as `squared_norm`
+    if name.startswith("__"):  # Python asks modules for such names
+        raise AttributeError(name)
+    from minidist import former
+
+    return former.attribute(__name__, name)

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from minidist.nn.tensor import Array, Parameter
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """The t ranks that share every layer. A shard is a t-th of the positions of x (B, T, C)."""
 
     comm: Comm
@@ -105,3 +106,11 @@ class Sliced(Parameter):
         """The whole, from every rank's part in order of rank."""
         order = np.argsort(np.concatenate(self.places))[: self.declared.shape[self.axis]]
         return np.concatenate(parts, self.axis).take(order, self.axis)
+
+
+def __getattr__(name: str) -> Any:  # a former name, such as `Group`
+    if name.startswith("__"):  # Python asks modules for such names
+        raise AttributeError(name)
+    from minidist import former
+
+    return former.attribute(__name__, name)

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from minidist.checkpoints import convert, inspect, manifest
 from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
+from programs import run_python
+from tables import table
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 
@@ -261,13 +264,7 @@ def save_into(*more: str) -> command.Job:
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [
-        ("--width 16", "is of another model: it has wte.weight of shape"),
-        ("--heads 1", "is of another model: it has other heads: 2 there, 1 here"),
-        ("--untied", "is of another model: it has no head.weight"),
-        ("--data other.txt", "is of another model: it has other characters"),
-        ("--data longer.txt", "is of a training on another text, text.txt"),
-    ],
+    table(__file__, "the_folder_of_another_run_is_refused"),
 )
 def test_the_folder_of_another_run_is_refused(line: str, says: str) -> None:
     Path("other.txt").write_text("quite another text " * 50)
@@ -354,16 +351,14 @@ def test_of_another_model_or_further_than_asked() -> None:
 
 def program(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
     """Serial training as a program, none of whose files may get larger than the limit."""
-    import resource
 
-    return subprocess.run(
-        [sys.executable, "-m", "minidist.train", *MODEL.split(), *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)) if limit else None,
-    )
+    def limited() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done: subprocess.CompletedProcess[str]
+    done = run_python("-m", "minidist.train", *MODEL.split(), *arguments, preexec_fn=limited)
+    return done
 
 
 def contents(folder: str) -> dict[str, bytes]:
@@ -436,10 +431,7 @@ def test_to_fp32_and_inspect_need_no_mpi() -> None:
     save(job, engine)
     code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist', run_name='__main__')"
     for arguments in (["to-fp32", "run", "out.safetensors"], ["inspect", "run"]):
-        env = {**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])}
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, timeout=60
-        )
+        done = run_python("-c", code, *arguments)
         assert (done.returncode, done.stderr) == (0, "")
     assert "step 2, 2 updates" in done.stdout
     assert "saved by train on 1 rank" in done.stdout

@@ -1,14 +1,12 @@
 """Traffic and memory as assertions, as somebody else's tests would use them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from minidist.claims.assertions import holding
-from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
+from programs import run_module
 
 THEIRS = """
 import numpy as np
@@ -62,10 +60,8 @@ def test_that_is_wrong(comm, traffic):
 def test_in_anybodys_pytest_on_ranks(tmp_path: Path) -> None:
     file = tmp_path / "test_theirs.py"
     file.write_text(THEIRS)
-    pytest_on_ranks = [sys.executable, "-m", "pytest", "-q", "-p", "minidist.claims.fixtures", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*mpiexec_for(2), *pytest_on_ranks, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    line = f"pytest -q -p minidist.claims.fixtures -p no:cacheprovider {file}"
+    done = run_module(line, 2, cwd=tmp_path)
     assert done.stdout.count("1 failed, 2 passed") == 2, done.stdout
     assert done.stdout.count("FAILED test_theirs.py::test_that_is_wrong") == 2
 

@@ -1,9 +1,6 @@
 """The same numbers at every layout: what passes, what is told of a difference, and the README's example."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 
 from minidist.claims.fixtures import assert_same_at_every_layout
 from minidist.claims.layouts import Layout
+from programs import run_module
 
 README = Path(__file__).parents[2] / "minidist/README.md"
 FIRST = {"dp": 1, "tp": 1}
@@ -95,13 +93,7 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     assert source.count("/ len(x)") == 1
     (tmp_path / "test_right.py").write_text(source)
     (tmp_path / "test_wrong.py").write_text(source.replace("/ len(x)", "/ len(x[rows])"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_right.py", "test_wrong.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(README.parents[1])},
-        capture_output=True,
-        text=True,
-    )
+    done = run_module("pytest -q -p no:cacheprovider test_right.py test_wrong.py", cwd=tmp_path)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED test_wrong.py::test_gradients_are_those_of_one_rank" in done.stdout
     said = " ".join(line.removeprefix("E ").strip() for line in done.stdout.splitlines())

@@ -4,7 +4,6 @@ import ctypes
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,30 +13,19 @@ import pytest
 
 from classroom.tiny import RIGHT, classroom, make_lessons
 from minidist.contents import CHAPTERS
-from minidist.launch.launcher import find_mpiexec
 from minidist.mpi.output import STAND_IN, STAND_INS, in_a_line
+from programs import run_module
 from sampling import shard_of_this_run
+from tables import table
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "minidist" / "deepspeed" / "zero3.json"
 SMALL = "--steps 1 --layers 4 --width 8 --heads 4 --context 8 --batch 8"
 
 
-def run(
-    line: str, ranks: int = 0, before: Callable[[], None] | None = None, **environment: Any
-) -> subprocess.CompletedProcess[str]:
+def run(line: str, ranks: int = 0, before: Callable[[], None] | None = None, **environment: Any) -> Any:
     """`python -m LINE`. before: what a process does before it becomes that."""
-    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
-    return subprocess.run(
-        [*launcher, sys.executable, "-m", *line.split()],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        preexec_fn=before,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="backslashreplace",
-        timeout=120,
-    )
+    return run_module(line, ranks, preexec_fn=before, errors="backslashreplace", env=environment)
 
 
 # ---- encodings -------------------------------------------------------------------------------------------------------
@@ -104,22 +92,7 @@ def test_stand_ins() -> None:
 LONG = "n" * 3000
 
 
-LONG_LINES = [
-    f"minidist {LONG}",
-    f"minidist inspect {LONG}",
-    f"minidist explain {LONG}",
-    f"minidist.train --data {LONG}",
-    f"minidist.train --layers {LONG}",
-    f"minidist.train --model {LONG}",
-    f"minidist.train --{LONG}",
-    f"minidist.mapreduce wordcount {LONG} --output out",
-    f"minidist.mapreduce {LONG}",
-    f"minidist.bench --only {LONG}",
-    f"minidist.classroom grade {LONG}",
-    f"minidist.classroom {LONG}",
-    f"minidist.classroom release {LONG}",
-    f"minidist papers --json {LONG}",
-]
+LONG_LINES = [line.replace("LONG", LONG) for line in table(__file__, "long_lines")]
 
 
 def check_shortened(line: str) -> None:
@@ -183,24 +156,7 @@ def without_privileges() -> None:
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
-DENIED = [
-    "minidist inspect run",
-    "minidist inspect run/step000001",
-    "minidist to-fp32 run out",
-    f"minidist.train {SMALL} --data text --load run",
-    f"minidist.train {SMALL} --data text --load run/step000001",
-    "minidist explain no/file",
-    "minidist.mapreduce wordcount no/file --output out",
-    "minidist.classroom grade no",
-    "minidist.classroom grade no/file",
-    "minidist.classroom grade lessons/01_tiny --submission no/file",
-    "minidist.classroom grade lessons/01_tiny --submission unreadable.py",
-    "minidist.classroom grade lessons/01_tiny --hidden no",
-    "minidist.classroom grade lessons/01_tiny --hidden no/file",
-    "minidist.classroom grade lessons/01_tiny --hidden hidden",
-    "minidist.classroom class no",
-    "minidist.classroom class no/file",
-]
+DENIED = [line.replace("SMALL", SMALL) for line in table(__file__, "denied")]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes root's privileges away")

@@ -14,12 +14,13 @@ import pytest
 from minidist import Finished, UsageError, __version__
 from minidist.__main__ import CHAPTERS, USUAL, contents
 from minidist.cli.options import in_one_process
+from programs import run_python
 
 ROOT = Path(__file__).parents[2]
 
 
 def minidist(*arguments):
-    return subprocess.run([sys.executable, "-m", "minidist", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return run_python("-m", "minidist", *arguments, cwd=ROOT)
 
 
 def test_lists_every_chapter_on_a_screen():

@@ -2,10 +2,7 @@
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 
 import minidist
 from minidist.contents import CHAPTERS
-from minidist.launch.launcher import find_mpiexec
+from programs import run_python
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "minidist/deepspeed/zero3.json"
@@ -33,11 +30,8 @@ ALONE = (
 )
 
 
-def run(*words: str, ranks: int = 0, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    command = [*launcher, sys.executable, *words]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=120)
+def run(*words: str, ranks: int = 0, cwd: Path = ROOT) -> Any:
+    return run_python(*words, ranks=ranks, cwd=cwd, env={"PYTHONIOENCODING": "utf-8"})
 
 
 def too_wide(text: str) -> list[str]:

@@ -15,51 +15,8 @@ from minidist.papers.gpt2 import MODELS
 pytest.importorskip("hjson")
 yaml = pytest.importorskip("yaml")
 
-# What Accelerate 1.15 reads: the fields of ClusterConfig and what `accelerate config` and `accelerate launch` know of
-# each section. Any value does that is not refused.
-TOP: dict[str, Any] = {
-    "compute_environment": "LOCAL_MACHINE", "debug": False, "mixed_precision": "bf16", "num_machines": 1,
-    "num_processes": 8, "machine_rank": 0, "gpu_ids": "all", "main_process_ip": None, "main_process_port": 29500,
-    "rdzv_backend": "static", "same_network": True, "main_training_function": "main", "enable_cpu_affinity": False,
-    "downcast_bf16": "no", "tpu_name": None, "tpu_zone": None, "tpu_use_cluster": False, "tpu_use_sudo": False,
-    "command_file": None, "commands": None, "tpu_vm": None, "tpu_env": [], "use_cpu": False, "fp16": False,
-    "dynamo_backend": "NO",
-}  # fmt: skip
-FSDP: dict[str, Any] = {
-    "fsdp_version": 1, "fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": "FULL_SHARD",
-    "fsdp_offload_params": False, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_min_num_params": 1000,
-    "fsdp_transformer_layer_cls_to_wrap": "Block", "fsdp_backward_prefetch": "BACKWARD_PRE",
-    "fsdp_backward_prefetch_policy": "BACKWARD_PRE", "fsdp_forward_prefetch": True, "fsdp_ignored_modules": None,
-    "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_use_orig_params": True, "fsdp_limit_all_gathers": True,
-    "fsdp_cpu_ram_efficient_loading": True, "fsdp_sync_module_states": True, "fsdp_activation_checkpointing": True,
-    "fsdp_activation_checkpointing_offload": False,
-}  # fmt: skip
-DEEPSPEED: dict[str, Any] = {
-    "zero_stage": 3, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5, "offload_optimizer_device": "cpu",
-    "offload_param_device": "cpu", "offload_optimizer_nvme_path": "/nvme", "offload_param_nvme_path": "/nvme",
-    "zero3_save_16bit_model": True, "zero3_init_flag": True, "deepspeed_moe_layer_cls_names": "Mixture",
-    "deepspeed_multinode_launcher": "pdsh", "deepspeed_hostfile": "hosts", "deepspeed_inclusion_filter": "a",
-    "deepspeed_exclusion_filter": "b", "deepspeed_no_ssh": True,
-}  # fmt: skip
-OTHERS: dict[str, dict[str, Any]] = {
-    "parallelism_config": {
-        "parallelism_config_dp_replicate_size": 1, "parallelism_config_dp_shard_size": 8,
-        "parallelism_config_tp_size": 1, "parallelism_config_cp_size": 1, "parallelism_config_cp_backend": "torch",
-        "parallelism_config_cp_comm_strategy": "allgather", "parallelism_config_sp_size": 1,
-        "parallelism_config_sp_backend": "deepspeed", "parallelism_config_sp_seq_length": 8,
-        "parallelism_config_sp_seq_length_is_variable": True, "parallelism_config_sp_attn_implementation": "sdpa",
-    },
-    "dynamo_config": {
-        "dynamo_backend": "INDUCTOR", "dynamo_mode": "default", "dynamo_use_fullgraph": False,
-        "dynamo_use_dynamic": False, "dynamo_use_regional_compilation": False,
-    },
-    "fp8_config": {
-        "backend": "TE", "use_autocast_during_eval": False, "margin": 0, "interval": 1, "fp8_format": "E4M3",
-        "amax_history_length": 1024, "amax_compute_algorithm": "max", "override_linear_precision": [False] * 3,
-        "optimization_level": "O2", "enable_fsdp_float8_all_gather": True, "pad_inner_dim": True,
-    },
-    "mpirun_config": {"mpirun_hostfile": "hosts", "mpirun_ccl": "1"},
-}  # fmt: skip
+KEYS = yaml.safe_load(Path(__file__).with_name("accelerate.yaml").read_text())
+TOP, FSDP, DEEPSPEED, OTHERS = (KEYS[name] for name in ("top", "fsdp", "deepspeed", "others"))
 
 
 def explained(folder: Path, said: Any, *options: str) -> str:

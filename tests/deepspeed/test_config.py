@@ -15,61 +15,19 @@ from minidist.deepspeed import agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import LossScale
+from tables import table
 
 pytest.importorskip("hjson")
 
 # ---- three styles in which they are published ------------------------------------------------------------------------
 
-EVERYTHING_AUTO = """
-{
-  "fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 500, "hysteresis": 2},
-  "bf16": {"enabled": "auto"},
-  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
-  "scheduler": {
-    "type": "WarmupDecayLR",
-    "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}
-  },
-  "zero_optimization": {
-    "stage": 3, "overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": "auto",
-    "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
-    "stage3_max_live_parameters": 1e9, "stage3_gather_16bit_weights_on_model_save": true
-  },
-  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
-  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"
-}
-"""
-
-BY_HAND = """
-{
-  # a comment, a missing comma, a comma too many
-  train_batch_size: 32
-  "gradient_accumulation_steps": 2, // and another comment
-  "fp16": {"enabled": true,},
-  /* stage 3 without
-     its prefix */
-  "zero_optimization": {
-    "stage": 3
-    "prefetch_bucket_size": 5e7
-    "gather_16bit_weights_on_model_save": true,
-    "offload_optimizer": {"device": "cpu", "pin_memory": true},
-  },
-}
-"""
-
-WITH_CHECKPOINTING = """
-{
-  "train_micro_batch_size_per_gpu": 2, "steps_per_print": 1e5, "wall_clock_breakdown": false,
-  "bf16": {"enabled": true}, "gradient_clipping": 0.5,
-  "zero_optimization": {"stage": 2, "overlap_comm": false, "allgather_bucket_size": 5e8, "round_robin_gradients": true},
-  "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "number_checkpoints": null}
-}
-"""
+EVERYTHING_AUTO, BY_HAND, WITH_CHECKPOINTING = table(__file__, "published").values()
 
 
-def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
+def planned(text: str, ranks: int = 4, **typed: Any) -> ConfigPlan:
     """typed: options that somebody gives."""
     options = agree.defaults()
     vars(options).update(typed)
@@ -106,18 +64,7 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 
 @pytest.mark.parametrize(
     ("device", "stage", "fsdp", "chapter", "says"),
-    [
-        ("cpu", 1, (), "offload", ""),
-        ("cpu", 2, (), "offload", ""),
-        ("cpu", 3, (), "offload", ""),
-        ("none", 3, (), "zero3", ""),
-        ("nvme", 1, (), "infinity", ""),
-        ("nvme", 2, (), "infinity", ""),
-        ("nvme", 3, (), "offload", 'is "cpu" here as long as offload_param.device is not "nvme", too'),
-        ("nvme", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
-        ("cpu", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
-        ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "minidist.fsdp keeps everything"),
-    ],
+    table(__file__, "where_the_optimizer_works"),
 )
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
@@ -130,13 +77,7 @@ def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...
 
 @pytest.mark.parametrize(
     ("states", "parameters", "stage", "chapter", "below", "says"),
-    [
-        ("cpu", "cpu", 3, "offload", True, ""),
-        ("none", "cpu", 3, "offload", True, "takes the optimizer along here"),
-        ("cpu", "nvme", 3, "offload", True, 'is "cpu" here as long as offload_optimizer.device is not "nvme"'),
-        ("nvme", "cpu", 3, "offload", True, 'is "cpu" here as long as offload_param.device is not "nvme", too'),
-        ("cpu", "cpu", 2, "offload", False, "is of stage 3: stage 2 has all parameters on every rank"),
-    ],
+    table(__file__, "where_parameters_are"),
 )
 def test_where_parameters_are(states: str, parameters: str, stage: int, chapter: str, below: bool, says: str) -> None:
     devices = f'"offload_optimizer": {{"device": "{states}"}}, "offload_param": {{"device": "{parameters}"}}'
@@ -283,36 +224,21 @@ def test_auto_batches_divide(ranks: int, batch: int) -> None:
 
 @pytest.mark.parametrize(
     ("batch", "micro", "accumulate", "ranks", "found"),
-    [
-        (16, 2, 2, 4, (16, 2, 2)),
-        (16, 2, None, 4, (16, 2, 2)),
-        (16, None, 2, 4, (16, 2, 2)),
-        (None, 2, 2, 4, (16, 2, 2)),
-        (16, None, None, 4, (16, 4, 1)),
-        (None, 2, None, 4, (8, 2, 1)),
-        (None, None, None, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
-        (None, None, 2, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
-        (16, 3, 1, 4, "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-                      "gradient_acc_step * world_size 16 != 3 * 1 * 4"),
-        (10, None, None, 4, "world_size 10 != 2 * 1 * 4"),
-        (16, 3, None, 4, "world_size 16 != 3 * 1 * 4"),
-        (3, None, None, 4, "Micro batch size per gpu: 0 has to be greater than 0"),
-        (8, 4, None, 4, "Gradient accumulation steps: 0 has to be greater than 0"),
-    ],
+    table(__file__, "batch_sizes"),
 )  # fmt: skip
-def test_batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int, found: Any) -> None:
+def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found: Any) -> None:
     stated = {
         "train_batch_size": batch,
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulate,
     }
-    config = {key: value for key, value in stated.items() if value is not None}
+    config = {key: value for key, value in stated.items() if value}
     if isinstance(found, str):
         with pytest.raises(UsageError, match=re.escape(found)):
             planning.make(config, ranks)
     else:
         plan = planning.make(config, ranks)
-        assert (plan.batch, plan.micro_batch, plan.accumulate) == found
+        assert [plan.batch, plan.micro_batch, plan.accumulate] == found
 
 
 # ---- what is good ----------------------------------------------------------------------------------------------------
@@ -322,47 +248,11 @@ T = '"train_batch_size": 16'
 
 @pytest.mark.parametrize(
     ("text", "path", "value"),
-    [
-        ('{TBS}', "zero_optimization.stage", 0),
-        ('{TBS, "zero_optimization": {"stage": 1}}', "zero_optimization.stage", 1),
-        ('{TBS, "zero_optimization": true, "allgather_size": 5}', "allgather_size", 5),
-        ('{TBS, "zero_optimization": {"stage": 2, "overlap_comm": "auto", "reduce_bucket_size": "500"}}',
-         "zero_optimization.reduce_bucket_size", 500),  # as pydantic reads it
-        ('{TBS, "zero_optimization": {"stage": "3"}}', "zero_optimization.stage", 3),
-        ('{TBS, "gradient_accumulation_steps": null}', "gradient_accumulation_steps", 1),
-        ('{TBS, "checkpoint": {"tag_validation": "Ignore", "else": 1}}', "train_batch_size", 16),
-        ('{TBS, "compile": {"passes": ["z3"]}, "aio": null, "datastates_ckpt": false}', "train_batch_size", 16),
-        ('{TBS, "zero_optimization": {"stage": "auto"}}', "zero_optimization.stage", 0),
-        ('{TBS, "fp16": {"enabled": "yes"}}', "fp16.enabled", True),
-        ('{TBS, "zero_optimization": {"overlap_comm": 1}}', "zero_optimization.overlap_comm", True),
-        ('{TBS, "bf16": null, "optimizer": {}, "scheduler": {}}', "bf16.enabled", False),
-        ('{TBS, "optimizer": {"params": {"lr": 1}}}', "train_batch_size", 16),
-        ('{TBS, "tensor_parallel": {"autotp_size": 1}, "hybrid_engine": {"enabled": false}}', "train_batch_size", 16),
-        ('{TBS, "zero_optimization": true}', "zero_optimization.stage", 1),
-        ('{TBS, "zero_optimization": false}', "zero_optimization.stage", 0),
-        ('{TBS, "zero_optimization": {"stage": 2, "cpu_offload": true}}',
-         "zero_optimization.offload_optimizer.device", "cpu"),
-        ('{TBS, "zero_optimization": {"offload_param": null}}', "zero_optimization.offload_param.device", "none"),
-        ('{TBS, "zero_optimization": {"stage3_gather_fp16_weights_on_model_save": true}}',
-         "zero_optimization.gather_16bit_weights_on_model_save", True),
-        ('{TBS, "zero_optimization": {"reduce_bucket_size": 5e8}}',
-         "zero_optimization.reduce_bucket_size", 500_000_000),
-        ('{TBS, "bfloat16": {"enabled": true}}', "bf16.enabled", True),
-        ('{TBS, "zero_optimization": {"zero_quantized_weights": false, "zero_hpz_partition_size": 1}}',
-         "zero_optimization.zero_hpz_partition_size", 1),
-        ('{TBS, "optimizer": {"type": "adam"}}', "optimizer.params.betas", (0.9, 0.999)),
-        ('{TBS, "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}', "optimizer.params.lr", 1e-3),
-        ('{TBS, "scheduler": {"type": "WarmupLR"}}', "scheduler.params.warmup_num_steps", 1000),
-        ('{TBS, "flops_profiler": {"enabled": true, "whatever": 1}}', "train_batch_size", 16),
-        ('{TBS, "fp16": {"enabled": true, "loss_scale": 128}}', "fp16.loss_scale", 128.0),
-        ('{TBS, "gradient_clipping": 0}', "gradient_clipping", 0.0),
-        ('{TBS}', "gradient_clipping", 1.0),
-        ("train_batch_size: 16\nfp16: {enabled: true}", "fp16.enabled", True),
-    ],
+    table(__file__, "good"),
 )  # fmt: skip
 def test_good(text: str, path: str, value: Any) -> None:
     text = text.replace("TBS", T)
-    assert planned(text).config[path] == value
+    assert planned(text).config[path] == (tuple(value) if isinstance(value, list) else value)
 
 
 # ---- what is broken: the whole line that is said ---------------------------------------------------------------------
@@ -370,85 +260,7 @@ def test_good(text: str, path: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ('{TBS "fp16": 1}', "ds_config.json: line 1, column 35: Bad key name"),
-        ('{\n  TBS,\n  "fp16" {}\n}', "ds_config.json: line 3, column 10: Expecting ':'"),
-        ('{\n  TBS,\n  "fp16": {"enabled": true\n}', "ds_config.json: line 4, column 2: "),
-        ('{TBS, TBS}', "the key 'train_batch_size' stands twice"),
-        ('{TBS, "fp16": {"enabled": true, "enabled": false}}', "the key 'enabled' stands twice"),
-        ('[1, 2]', "should be an object, {...}, not [1, 2]"),
-        ('{TBS, "fp16": true}', "fp16 should be an object, {...}, not true"),
-        ('{TBS, "optimizer": "Adam"}', "optimizer should be an object, {...}, not 'Adam'"),
-        ('{TBS, "zero_optimization": {"stag": 2}}',
-         "no key zero_optimization.stag, and DeepSpeed refuses it: do you mean zero_optimization.stage?"),
-        ('{TBS, "fp16": {"opt_level": "O2"}}', "there is no key fp16.opt_level, and DeepSpeed refuses it"),
-        ('{TBS, "tensorboard": {"enabled": true, "whatever": 1}}', "no key tensorboard.whatever, and DeepSpeed"),
-        ('{TBS, "compile": {"disable": false}}', "there is no key compile.disable, and DeepSpeed refuses it"),
-        ('{TBS, "wandb": {"enabled": [1]}}', "wandb.enabled should be true or false, not [1]"),
-        ('{TBS, "fp16": null}', "fp16 should be an object, {...}, not null"),
-        ('{TBS, "zero_optimization": {"mics_shard_size": -1}}',
-         "mics_shard_size is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it out"),
-        ('{TBS, "zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}', "zenflow {'topk_ratio': 0.1} is"),
-        ('{TBS, "optimizer": {"type": "AdamW", "params": {"max_grad_norm": 1}}}', "too: say gradient_clipping"),
-        ('{TBS, "optimizer": {"type": "sgd"}}', "optimizer.type 'sgd' is not here"),  # torch.optim.sgd is a module
-        ('{TBS, "tensor_parallel": {"autotp_size": 2}}', "minidist.tensor_parallel"),
-        ('{TBS, "sequence_parallel_size": 2}', "each sequence is one rank's"),
-        ('{TBS, "gradient_allreduce_op": "sum"}', "'sum' is not here, because ranks take their mean"),
-        ('{TBS, "bf16": {"enabled": true, "bf16_optimizer_states": true}}', "is not here, because moments are float32"),
-        ('{TBS, "fp16": {"enabled": true, "min_loss_scale": 0.5}}', "min_loss_scale should be a whole number"),
-        ('{TBS, "fp16": {"enabled": true, "min_loss_scale": 0}}', "fp16.min_loss_scale 0 is for a fixed loss_scale"),
-        ('{TBS, "zero_optimization": {"reduce_bucket_size": 0}}', "should be a whole number from 1 on, not 0"),
-        ('{TBS, "zero_optimization": {"reduce_bucket_size": "5e8"}}', "should be a whole number from 1 on, not '5e8'"),
-        ('{TBS, "fp16": {"enabled": true, "loss_scale": true}}', "loss_scale should be a number from 0 on, not true"),
-        ('{TBS, "zero_optimization": {"compute_grad_norm": false}}', "is of stages 1 and 2, and this is stage 0"),
-        ('{TBS, "zero_optimization": {"offload_optimizer": {"ratio": 0.5}}}', "ratio below 1 is of stage 3"),
-        ('{TBS, "checkpoint": {"tag_validation": "NEVER"}}', "checkpoint.tag_validation should be one of"),
-        ('{TBS, "compile": {"passes": ["z2"]}}', "compile.passes should be a list of z1, z3, autosp, autotp"),
-        ('{TBS, "timers": true}', "timers should be an object, {...}, not true"),
-        ('{TBS, "autotuning": false}', "autotuning should be an object, {...}, not false"),
-        ('{TBS, "bfloat16": null}', "bf16 should be an object, {...}, not null"),
-        ('{TBS, "zero_optimization": {"stage": 2, "offload_optimizer": {"divice": "cpu"}}}',
-         "do you mean zero_optimization.offload_optimizer.device?"),
-        ('{TBS, "optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}}',
-         "there is no key optimizer.params.learning_rate, and DeepSpeed refuses it"),
-        ('{TBS, "zero_optimization": {"stage": 4}}',
-         "zero_optimization.stage should be a whole number from 0 to 3, not 4"),
-        ('{TBS, "zero_optimization": {"stage": 2.5}}', "zero_optimization.stage should be a whole number from 0 to 3"),
-        ('{TBS, "zero_optimization": {"overlap_comm": 2}}',
-         "zero_optimization.overlap_comm should be true or false, not 2"),
-        ('{TBS, "steps_per_print": "auto"}', 'steps_per_print cannot be "auto"'),
-        ('{TBS, "zero_optimization": {"prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 1}}', "stands twice"),
-        ('{TBS, "zero_optimization": {"zero_quantized_weights": true}}',
-         "zero_optimization.zero_quantized_weights true is not here, because"),
-        ('{TBS, "zero_optimization": {"zero_hpz_partition_size": 8}}', "zero_hpz_partition_size 8 is not here"),
-        ('{TBS, "zero_optimization": {"offload_param": {"device": "disk"}}}',
-         "should be one of none, cpu, nvme, not 'disk'"),
-        ('{TBS, "fp16": {"enabled": true}, "bf16": {"enabled": true}}', "cannot be simultaneously enabled"),
-        ('{TBS, "fp16": {"enabled": true, "hysteresis": 0}}',
-         "fp16.hysteresis should be a whole number from 1 on, not 0"),
-        ('{TBS, "fp16": {"enabled": true, "initial_scale_power": 2, "min_loss_scale": 8}}',
-         "fp16.min_loss_scale 8 is above 2^initial_scale_power, 4"),
-        ('{TBS, "gradient_clipping": -1}', "gradient_clipping should be a number from 0 to 1e+09, not -1"),
-        ('{TBS, "gradient_clipping": NaN}', "gradient_clipping should be a number"),
-        ('{TBS, "optimizer": {"type": "Lamb"}}', "optimizer.type 'Lamb' is not here: use one of Adam, AdamW, SGD"),
-        ('{TBS, "optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}',
-         "should be a list of two numbers, not [0.9]"),
-        ('{TBS, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}}',
-         "make it true, or"),
-        ('{TBS, "optimizer": {"type": "SGD", "params": {"weight_decay": 0.1, "momentum": 0.9}}}',
-         "leave one of the two"),
-        ('{TBS, "optimizer": {"type": "AdamW", "params": {"amsgrad": true}}}', "amsgrad true is not here"),
-        ('{TBS, "scheduler": {"type": "CosineAnnealing"}}',
-         "use one of WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRange"),
-        ('{TBS, "scheduler": {"type": "WarmupDecayLR"}}', "scheduler.params.total_num_steps is missing"),
-        ('{TBS, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}}', "make it false"),
-        ('{TBS, "sparse_gradients": false}', "sparse_gradients is not here, and DeepSpeed refuses it, too"),
-        ('{TBS, "amp": {"enabled": false}}', "amp is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it"),
-        ('{TBS, "autotuning": {"enabled": true}}', "because it changes what is trained: switch it off"),
-        ('{TBS, "curriculum_learning": {"enabled": true}}', "curriculum_learning is not here"),
-        ('{"train_batch_size": 0}', "train_batch_size should be a whole number from 1 to 1000000000, not 0"),
-        ('{"train_batch_size": "16"}', "train_batch_size should be a whole number"),
-    ],
+    table(__file__, "broken"),
 )  # fmt: skip
 def test_broken(text: str, says: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -459,15 +271,7 @@ def test_broken(text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "typed", "says"),
-    [
-        ("{TBS}", {"batch": 32},
-         'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave out --batch'),
-        ('{TBS, "gradient_clipping": 0.5}', {"clip": 1.0}, "gradient_clipping is 0.5, and --clip 1.0 was given"),
-        ('{TBS, "fp16": {"enabled": true}}', {"precision": "fp32"}, "fp16.enabled is true, and --precision fp32"),
-        ('{TBS, "fp16": {"enabled": false}}', {"precision": "mixed"}, "fp16.enabled is false, and --precision mixed"),
-        ('{TBS, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}', {"lr": 3e-3}, "lr is 0.0001, and --lr 0.003"),
-        ('{TBS, "optimizer": {"type": "AdamW"}}', {"optimizer": "sgd"}, "optimizer.type is AdamW, and --optimizer sgd"),
-    ],
+    table(__file__, "an_option_that_contradicts"),
 )  # fmt: skip
 def test_an_option_that_contradicts(text: str, typed: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -482,14 +286,7 @@ def test_sections_that_watch_have_a_line_if_they_are_on() -> None:
 
 @pytest.mark.parametrize(
     ("key", "guess"),
-    [
-        ("zero_optimisation", ": do you mean zero_optimization?"),
-        ("stage", ": do you mean zero_optimization.stage?"),
-        ("cuda_visible_devices", ""),
-        ("comms_config", ""),
-        ("_comment", ""),
-        ("enabled", ""),  # of fp16, or of bf16?
-    ],
+    table(__file__, "a_key_that_nobody_knows_has_a_line_and_no_wrong_guess"),
 )
 def test_a_key_that_nobody_knows_has_a_line_and_no_wrong_guess(key: str, guess: str) -> None:
     [note] = planned(f'{{{T}, "{key}": 2}}').notes
@@ -543,7 +340,7 @@ def test_neither_fp16_nor_bf16_is_fp32() -> None:
 def test_strict_json_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hjson", None)
     assert planned(EVERYTHING_AUTO).stage == 3
-    with pytest.raises(UsageError, match=r"line 3, column 3: .*pip install --editable '.*\[deepspeed\]'"):
+    with pytest.raises(UsageError, match=r"line 2, column 3: .*pip install --editable '.*\[deepspeed\]'"):
         planned(BY_HAND)
 
 

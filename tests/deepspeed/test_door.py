@@ -8,6 +8,7 @@ from minidist import Finished, UsageError, command
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed.schedules import WarmupLR
 from minidist.nn.optim import AdamW
+from tables import table
 
 CONFIG = """{"train_batch_size": "auto", "fp16": {"enabled": "auto"}, "gradient_clipping": 0.5,
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.8, 0.9]}},
@@ -47,14 +48,7 @@ def test_options_typed_at_their_default_are_typed(config: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        ([], "the following arguments are required: FILE"),
-        (["no.json"], "cannot read configuration no.json: No such file"),
-        (["CONFIG", "--clip", "1"], "gradient_clipping is 0.5, and --clip 1.0 was given"),
-        (["CONFIG", "--batch", "15"], "world_size 15 != 3 * 1 * 4"),
-        (["CONFIG", "--stage", "2"], "unrecognized arguments: --stage 2"),
-        (["CONFIG", "--heads", "3"], "width 64 is not divisible by 3 heads"),
-    ],
+    table(__file__, "one_line"),
 )
 def test_one_line(config: str, arguments: list[str], says: str) -> None:
     with pytest.raises(UsageError) as refused:

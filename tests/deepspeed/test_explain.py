@@ -12,6 +12,7 @@ from minidist import UsageError
 from minidist.__main__ import main
 from minidist.deepspeed import accelerate, explain
 from minidist.papers import deepspeed, gpt2
+from tables import table
 
 pytest.importorskip("hjson")
 pytest.importorskip("yaml")
@@ -88,14 +89,7 @@ def test_the_command_line_is_one_for_a_shell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("config", "says"),
-    [
-        ('"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}',
-         "GPU 0.12, host 71.69"),
-        ('"stage": 3, "offload_optimizer": {"device": "cpu"}', "GPU 0.78, host 63.72"),
-        ('"stage": 3', "GPU 6.09, host 1.43"),
-        ('"stage": 2, "cpu_offload": true', "GPU 5.31, host 127.45"),
-        ('"stage": 2', "GPU 11.28, host 127.45"),
-    ],
+    table(__file__, "estimates_are_deepspeeds"),
 )  # fmt: skip
 def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
@@ -150,16 +144,7 @@ def test_strategies_are_stages(tmp_path: Path, strategy: str) -> None:
 
 @pytest.mark.parametrize(
     ("said", "words"),
-    [
-        ("fsdp_backward_prefetch: BACKWARD_PRE", "--strategy full_shard --backward-prefetch pre"),
-        ("fsdp_backward_prefetch_policy: BACKWARD_POST", "--strategy full_shard --backward-prefetch post"),
-        ("fsdp_backward_prefetch: NO_PREFETCH", "--strategy full_shard --backward-prefetch none"),
-        ("fsdp_version: 1", "--strategy full_shard --backward-prefetch none"),
-        ("fsdp_version: 2", "--strategy full_shard --backward-prefetch pre"),
-        ("fsdp_forward_prefetch: true", "--strategy full_shard --backward-prefetch none --forward-prefetch"),
-        ("fsdp_sharding_strategy: 2, fsdp_backward_prefetch: BACKWARD_PRE", "--strategy shard_grad_op"),
-        ("fsdp_sharding_strategy: NO_SHARD, fsdp_forward_prefetch: true", "--strategy no_shard"),
-    ],
+    table(__file__, "fsdp_has_a_chapter_of_its_own"),
 )
 def test_fsdp_has_a_chapter_of_its_own(tmp_path: Path, said: str, words: str) -> None:
     text = explained(tmp_path, f"distributed_type: FSDP\nfsdp_config: {{{said}}}", name="a.yaml")
@@ -176,40 +161,7 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ("a: [1, 2", "a.yaml: line 1, column 9: "),
-        ("distributed_type: TPU", "distributed_type 'TPU' is not here"),
-        ("distributed_typ: FSDP", "no key distributed_typ, and Accelerate refuses it: do you mean distributed_type?"),
-        ("distributed_type: NO\ninvalid_key: 1", "there is no key invalid_key, and Accelerate refuses it"),
-        ("compute_environment: AMAZON_SAGEMAKER\nprofile: x", "compute_environment AMAZON_SAGEMAKER is not here"),
-        ("distributed_type: NO\nparallelism_config: {parallelism_config_tp_size: 2}", "tp_size 2 is not here: it has"),
-        (
-            "distributed_type: NO\nparallelism_config: {cp_size: 8}",
-            "cp_size 8 is not here: each sequence is one rank's",
-        ),
-        ("distributed_type: NO\nmegatron_lm_config: {megatron_lm_tp_degree: 2}", "run minidist.parallel3d"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 5}", "zero_optimization.stage should be"),
-        ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 5}", "HYBRID_SHARD_ZERO2' is not here"),
-        ("distributed_type: FSDP\nfsdp_config: {fsdp_backward_prefetch: LATE}", "fsdp_backward_prefetch 'LATE' is not"),
-        ("distributed_type: FSDP\nfsdp_config: {fsdp_forward_prefetch: 2}", "should be true or false, not 2"),
-        ("distributed_type: FSDP\nfsdp_config: [1]", "fsdp_config should be keys and values, not [1]"),
-        (
-            "distributed_type: FSDP\nmixed_precision: fp8",
-            "mixed_precision fp8 is not here, because nothing is computed",
-        ),
-        ("distributed_type: FSDP\nmixed_precision: fp4", "mixed_precision should be no, fp16 or bf16, not 'fp4'"),
-        ("num_processes: many", "num_processes should be a whole number from 1 on, not 'many'"),
-        (
-            "distributed_type: FSDP\nnum_machines: 3\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
-            "cannot be divided",
-        ),
-        ("? [1]\n: 2", "a.yaml: line 1"),
-        ("just words", "should be keys and values"),
-        ("", "should be keys and values"),
-        ("num_machines: &x [*x]", "num_machines should be a whole number"),
-        ("debug: !!python/name:os.system", "a.yaml: line 1, column 8: "),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}", "no.json: No such file"),
-    ],
+    table(__file__, "broken_yaml"),
 )
 def test_broken_yaml(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
@@ -233,15 +185,7 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("said", "ranks", "says"),
-    [
-        ({"train_batch_size": 256, "train_micro_batch_size_per_gpu": 8}, 64,
-         "train_batch_size 256 is too small for 64 ranks with 8 sequences each: make it 512, or the micro-batch 4"),
-        ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8}, 64,
-         "train_batch_size 32 is too small for 64 ranks with 8 sequences each: make it 512"),
-        ({"train_batch_size": 256, "gradient_accumulation_steps": 8}, 64,
-         "is too small for 64 ranks in 8 micro-batches: make it 512, or gradient_accumulation_steps 4"),
-        ({"train_batch_size": 32}, 64, "train_batch_size 32 is too small for 64 ranks: make it 64"),
-    ],
+    table(__file__, "what_makes_a_batch_too_small_is_named"),
 )  # fmt: skip
 def test_what_makes_a_batch_too_small_is_named(tmp_path: Path, said: dict[str, int], ranks: int, says: str) -> None:
     (tmp_path / "c.json").write_text(json.dumps(said))

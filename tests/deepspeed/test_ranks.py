@@ -2,7 +2,6 @@
 verbs do what they say. One job."""
 
 import dataclasses
-import json
 import os
 import random
 import re
@@ -18,6 +17,7 @@ from minidist.deepspeed import explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.papers import gpt2, korthikanti
 from ranks import launch
+from tables import table
 
 pytest.importorskip("hjson")
 pytest.importorskip("yaml")
@@ -27,95 +27,8 @@ PRECISIONS = {"fp32": {}, "mixed": {"fp16": {"enabled": True}}, "bf16": {"bf16":
 FILES_TOO = "mixed", 2  # the precision and the micro-batches with which states go to files as well
 SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--context", "16"]
 
-AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
-FILES = {
-    "zero3.json": json.dumps(AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True}}),
-    "hand.json": """{ # by hand
-      train_batch_size: 16
-      "fp16": {"enabled": true,},
-      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}},
-    }""",
-    "checkpointing.json": json.dumps(
-        AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
-    ),
-    "cpu_checkpointing.json": json.dumps(
-        AUTO | {"zero_optimization": {"stage": 3}, "activation_checkpointing": {"cpu_checkpointing": True}}
-    ),
-    "bucket.json": json.dumps(AUTO | {"zero_optimization": {"stage": 2, "reduce_bucket_size": 1000}}),
-    "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True},
-                              "zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}),
-    **{
-        f"offload{stage}.json": json.dumps(
-            AUTO | {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
-        )
-        for stage in (1, 2, 3)
-    },
-    **{
-        f"infinity{stage}.json": json.dumps(
-            AUTO
-            | {
-                "zero_optimization": {
-                    "stage": stage,
-                    "offload_optimizer": {"device": "nvme", "pipeline_read": True},
-                    "offload_param": {"device": "nvme" if stage == 3 else "none"},
-                }
-            }
-        )
-        for stage in (1, 2, 3)
-    },
-    "limits.json": json.dumps(
-        AUTO
-        | {
-            "zero_optimization": {
-                "stage": 3,
-                "param_persistence_threshold": "auto",
-                "stage3_prefetch_bucket_size": 1,
-                "stage3_max_live_parameters": 9000,
-            }
-        }
-    ),
-    "below.json": json.dumps(AUTO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
-    "ddp.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}}),
-    "sgd.json": json.dumps({"train_batch_size": 16, "optimizer": {"type": "SGD"}, "zero_optimization": {"stage": 1}}),
-    "timed.json": json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 2, "wall_clock_breakdown": True,
-                              "steps_per_print": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2}}),
-    "deepspeed.yaml": """
-distributed_type: DEEPSPEED
-mixed_precision: fp16
-num_machines: 1
-num_processes: 4
-deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 1, offload_optimizer_device: none, zero3_init_flag: true}
-""",
-    "fsdp.yaml": """
-distributed_type: FSDP
-mixed_precision: 'fp16'
-fsdp_config:
-  fsdp_sharding_strategy: FULL_SHARD
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_backward_prefetch: BACKWARD_PRE
-""",
-    "fsdp2.yaml": """
-distributed_type: FSDP
-mixed_precision: fp16
-fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true, fsdp_activation_checkpointing: true}
-""",
-    "grad_op.yaml": """
-distributed_type: FSDP
-mixed_precision: fp16
-fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_forward_prefetch: true}
-""",
-    "hybrid.yaml": """
-distributed_type: FSDP
-mixed_precision: fp16
-num_machines: 2
-fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}
-""",
-    "host.yaml": """
-distributed_type: FSDP
-mixed_precision: fp16
-fsdp_config: {fsdp_version: 2, fsdp_offload_params: true}
-""",
-}  # fmt: skip
+AUTO = '"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}'
+FILES = {name: text.replace("AUTO", AUTO) for name, text in table(__file__, "files").items()}
 
 
 def configuration(stage: int, accumulate: int, precision: str, where: str = "none") -> dict[str, Any]:

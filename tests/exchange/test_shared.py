@@ -2,8 +2,6 @@
 
 import contextvars
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +16,9 @@ from minidist.mpi.comm import Comm
 from minidist.mr import peers
 from minidist.mr.disk import Disk
 from minidist.mr.files import JobError
-from minidist.mr.plan import Plan, Result, TaskName
+from minidist.mr.plan import Plan, TaskName, TaskResult
 from minidist.nn.product import flops, product
+from programs import run_module
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,10 +108,10 @@ def test_each_task_counts_for_itself_in_a_job_that_ranks_share(tmp_path: Path, m
     (tmp_path / "text").write_text("".join(f"{i % 7}\n" for i in range(200)))
     job = Lines()
 
-    noted: dict[TaskName, Result] = {}
+    noted: dict[TaskName, TaskResult] = {}
 
     class Notes(Disk):
-        def note(self, path: Path, task: TaskName, result: Result) -> None:
+        def note(self, path: Path, task: TaskName, result: TaskResult) -> None:
             noted[task] = result
             super().note(path, task, result)
 
@@ -128,15 +127,13 @@ def test_each_task_counts_for_itself_in_a_job_that_ranks_share(tmp_path: Path, m
 
 @pytest.mark.parametrize("name", ["zero3", "tensor_parallel"])
 def test_what_counts_a_process_s_memory_is_refused(name: str, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", f"minidist.{name}", "--steps", "1", "--witness", "--ranks"]
-    done = subprocess.run([*line, "2"], cwd=ROOT, capture_output=True, text=True)
+    done = run_module(f"minidist.{name} --steps 1 --witness --ranks 2", cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("minidist: error: --witness counts what a process holds")
 
 
 def test_what_counts_a_process_s_files_is_refused(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "minidist.mapreduce", "sort", "README.md", "--output", str(tmp_path / "out")]
-    environment = os.environ | {"MINIDIST_AUDIT_FILES": str(tmp_path)}
-    done = subprocess.run([*line, "--ranks", "2"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    line = f"minidist.mapreduce sort README.md --output {tmp_path / 'out'} --ranks 2"
+    done = run_module(line, cwd=ROOT, env={"MINIDIST_AUDIT_FILES": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "MINIDIST_AUDIT_FILES" in done.stderr

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from jobs import engines, pipelines
-from minidist import checkpoint
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.layout import Layout, Mesh
@@ -98,7 +97,7 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
         everyone = {pair for other in comm.all_gather_object(copies) for pair in other.items()}
         result["differ"] = [key for key, times in Counter(key for key, _ in everyone).items() if times > 1]
         for kind in ("gradients", "parameters"):
-            result[kind] = engine.gathered(result[kind])
+            result[kind] = engine.collect_on_rank_0(result[kind])
         results[name] = result if comm.rank == 0 else {}
     return results
 
@@ -128,20 +127,6 @@ def overflow_in(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
         digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
         after.append({"updates": engine.updates, "held": digest})
     return after
-
-
-def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Train on one grid and save; what another grid has after it has loaded that, and after one step more."""
-    engine, driver = place_of(comm, first)
-    train(engine, driver, context_of(first))
-    about: dict[str, Any] = {"layout": {"chapter": "test", "ranks": 1}, "identity": {}, "text": {}}
-    checkpoint.save(path, engine, comm, about)
-    checkpoint.export(f"{path}.safetensors", engine, comm, about)
-    again, other = place_of(comm, second)
-    checkpoint.load(path, again)
-    loaded = checkpoint.weights(again, writer=comm.rank == 0)
-    losses = [comm.all_gather_object(one.train_batch(*tokens(7, context_of(first)))) for one in (driver, other)]
-    return {"loaded": loaded, "losses": [sum(parts) for parts in losses]}
 
 
 def along_axes(comm: Any) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """What tests/test_pipeline.py runs on ranks."""
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,28 +86,15 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     return {
         "losses": sum(comm.all_gather_object(losses)),
         "validation": sum(comm.all_gather_object(validation)),
-        "gradients": engine.gathered(gradients),
-        "parameters": engine.gathered(parameters),
+        "gradients": engine.collect_on_rank_0(gradients),
+        "parameters": engine.collect_on_rank_0(parameters),
         "spans": [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in made.watch.timeline.spans],
-        "counted": made.counted(),
+        "counted": made.other_counts(),
     }
 
 
 def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {name: train_one(comm, case) for name, case in cases.items()}
-
-
-def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
-    """The chapter as the command line runs it; its exit status and its report."""
-    found = {}
-    for name, line in lines.items():
-        report = Path(folder) / f"{name}.json"
-        chapter = find("pipeline")
-        status = chapter.work(comm, chapter.job([*shlex.split(line), "--json", str(report)], comm.size))
-        comm.ledger.check_requests()
-        comm.barrier()
-        found[name] = {"status": status, "report": json.loads(report.read_text())}
-    return found
 
 
 def table(comm: Any) -> list[dict[str, Any]]:

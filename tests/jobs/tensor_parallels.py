@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from jobs import engines
-from minidist import checkpoint
 from minidist import tensor_parallel as chapter
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
@@ -72,16 +71,7 @@ def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
         comm.ledger.reset()
         engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
         engine.step()
-        counted.append({"sent": comm.ledger.by_phase(), "memory": engine.memory(), "counted": engine.counted()})
+        counted.append(
+            {"sent": comm.ledger.by_phase(), "memory": engine.peak_bytes(), "counted": engine.other_counts()}
+        )
     return counted
-
-
-def saved_and_loaded(comm: Any, path: str) -> dict[str, Any]:
-    """Two steps; a checkpoint; and the parameters that an engine of another kind, with the rest of the ranks, loads."""
-    engine = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm)
-    train(engine)
-    checkpoint.save(path, engine, comm, {"layout": {"chapter": "test", "ranks": 1}, "identity": {}, "text": {}})
-    again = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm, sequence=True)
-    checkpoint.load(path, again)
-    same = [np.array_equal(b.param, a.param) for a, b in zip(engine.flats, again.flats, strict=True)]
-    return {"same": all(same), "parameters": engines.by_name(again, lambda flat: flat.master)}

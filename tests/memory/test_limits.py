@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
 from minidist.launch.job import JobFailed
-from minidist.launch.launcher import mpiexec_for
+from programs import run_module, run_python
 from ranks import launch
 
 AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
@@ -19,51 +18,94 @@ SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    start = mpiexec_for(n) if n else []
-    command = [*start, sys.executable, "-m", *f"minidist.{line} {SHAPE}".split()]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return run_module(f"minidist.{line} {SHAPE}", n, cwd=folder)
 
 
-def needs(n: int, line: str, folder: Path) -> int:
-    """The most that any rank held, by the report of a run without a limit."""
+def needs(n: int, line: str, pool: str, folder: Path) -> int:
+    """The most that any rank held there, by the report of a run without a limit."""
     done = run(n, f"{line} --json report", folder)
     assert done.returncode == 0, done.stderr
-    return max(rank["all but workspace"] for rank in json.loads((folder / "report").read_text())["memory"])
+    report = json.loads((folder / "report").read_text())
+    held = report["memory"] if pool == "device" else [rank[pool] for rank in report["below"]]
+    return max(rank["all but workspace"] for rank in held)
+
+
+SLOW = [
+    (3, "offload --zero 3 --accumulate 2", "device", "offload"),
+    (4, "zero2", "device", "zero1"),
+    (4, "fsdp --backward-prefetch post", "device", "fsdp --strategy shard_grad_op"),
+    (4, "offload", "device", "zero2"),
+    (2, "infinity --accumulate 2", "device", "offload --zero 3"),
+    (2, "infinity", "host", None),
+    (2, "infinity", "disk", None),
+]
 
 
 @pytest.mark.parametrize(
-    ("n", "line", "more"),
+    ("n", "line", "pool", "more"),
     [
-        (0, "train", None),
-        (4, "zero3", "zero2"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (3, "offload --zero 3 --accumulate 2", "offload"),
-                (4, "zero2", "zero1"),
-                (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
-                (4, "offload", "zero2"),
-                (2, "infinity --accumulate 2", "offload --zero 3"),
-            )
-        ),
-        (2, "pipeline --schedule 1f1b", "pipeline --schedule gpipe"),
+        (0, "train", "device", None),
+        (4, "zero3", "device", "zero2"),
+        (2, "offload --zero 3", "host", None),
+        (2, "pipeline --schedule 1f1b", "device", "pipeline --schedule gpipe"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
     ],
 )
-def test_what_is_needed_is_enough_and_a_byte_less_is_not(n: int, line: str, more: str | None, tmp_path: Path) -> None:
+def test_what_is_needed_is_enough_and_a_byte_less_is_not(
+    n: int, line: str, pool: str, more: str | None, tmp_path: Path
+) -> None:
     """And what needs more by the papers (a lower stage, all micro-batches in flight) does not fit into the same."""
-    most = needs(n, line, tmp_path)
-    assert run(n, f"{line} --device-memory {most}", tmp_path).returncode == 0
+    most = needs(n, line, pool, tmp_path)
+    assert run(n, f"{line} --{pool}-memory {most}", tmp_path).returncode == 0
     for failing, capacity in ((line, most - 1), (more, most)):
         if failing:
-            done = run(n, f"{failing} --device-memory {capacity}", tmp_path)
+            done = run(n, f"{failing} --{pool}-memory {capacity}", tmp_path)
             assert done.returncode == 1
             who = r"rank \d is " if n else ""
             where = rf"(in \w+, (forward|backward|again|weights)|{AT}|in the update|while the model is made)"
             assert re.fullmatch(
-                rf"minidist: error: {who}out of memory {where}: [\d,]+ bytes of \w+ do not fit on the device, which has"
+                rf"minidist: error: {who}out of memory {where}: [\d,]+ bytes of \w+ do not fit on the {pool}, which has"
                 rf" {capacity:,} and holds (\w+ [\d,]+(, )?)+\n",
                 done.stderr,
             ), done.stderr
+
+
+ON_ONE_RANK = """
+from dataclasses import replace
+from minidist.programs.chapter import find, start
+
+chapter = find("{chapter}")
+
+def make(job, comm):
+    if comm.rank == 2:
+        job.settings.{capacity} = job.options.{pool}_memory = {nbytes}
+    return chapter.make(job, comm)
+
+start(replace(chapter, make=make))
+"""
+
+
+@pytest.mark.parametrize(
+    ("chapter", "pool", "nbytes"),
+    [
+        ("offload", "device", 20_000),
+        ("offload", "host", 15_000),  # of the 18,000 that it needs
+        ("infinity", "host", 9000),
+        pytest.param("infinity", "device", 9000, marks=pytest.mark.slow),
+        pytest.param("infinity", "disk", 9000, marks=pytest.mark.slow),
+    ],
+)
+def test_one_rank_that_is_out_of_memory_ends_the_job(chapter: str, pool: str, nbytes: int, tmp_path: Path) -> None:
+    capacity = "capacity" if pool == "device" else f"{pool}_capacity"
+    program = ON_ONE_RANK.format(chapter=chapter, capacity=capacity, pool=pool, nbytes=nbytes)
+    (tmp_path / "one.py").write_text(program)
+    done = run_python("one.py", *SHAPE.split(), ranks=4, cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the {pool}, which has"
+        rf" {nbytes:,} and holds \w+ [\d,]+.*\n",
+        done.stderr,
+    ), done.stderr
 
 
 def test_where_a_pipeline_has_no_room_for_a_message_it_says_so() -> None:

@@ -12,39 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import TRAINING, unnamed
 from jobs import engines
 from minidist.engine import Engine
 from minidist.launch.launcher import launch
 from minidist.memory import witness
-from minidist.memory.witness import SLACK, Witness
+from minidist.memory.witness import SLACK, MemoryWitness
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
+from sampling import shard_of_this_run
+from tables import table
 
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
-# What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
-IN_EVERY_RUN = (
-    "--keep-last",
-    "--prefetch",
-    "infinity",
-    "tensor_parallel --sequence-parallel",
-    "2bw",
-    "--dp 2 --pp 2",
-    "ring",
-    "--capacity",
-)
+# In every run some lines on two ranks; with -m slow all of them, on one to four.
 RANKS = pytest.mark.parametrize(
-    ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
+    ("n", "everything"), [(2, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 SHAPE = "--steps 2 --width 24 --heads 12 --context 24 --batch 12"
-ALIKE = (
-    "data_parallel",
-    "zero1",
-    "zero2",
-    "zero3",
-    "offload",
-)  # the same arithmetic on the same rows, around which memory differs
+TWO = f"{SHAPE} --layers 2"
+ALIKE = ("data_parallel", "zero1", "zero2", "zero3", "offload")  # the same arithmetic, around which memory differs
 WITH_FLUSH = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
 
 
@@ -55,57 +43,23 @@ def deep(n: int) -> str:
 
 def lines(n: int) -> list[str]:
     """Every chapter and schedule, and what else there is, with some."""
-    some = ["--precision mixed --dropout 0.1", "--precision fp32 --recompute full", "--precision fp64 --untied"]
-    some += ["--precision mixed --recompute full --accumulate 2", "--precision mixed --recompute selective"]
-    some += ["--precision fp32 --model llama --kv-heads 12 --optimizer sgd"]
-    chapters = [*ALIKE, "data_parallel --reduce server", "zero3 --keep-last", "tensor_parallel"]
-    chapters += [
-        "fsdp --prefetch 2 --forward-prefetch",
-        "fsdp --strategy shard_grad_op",
-        "fsdp --strategy hybrid_shard",
-    ]
-    chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3", f"infinity --zero {1 + (n + 1) % 3}"]
-    if n in (1, 2, 4):
-        chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
-    made = [f"{name} {SHAPE} --layers 2 {some[(i + n) % len(some)]}" for i, name in enumerate(chapters)]
-    made += [f"{name} {SHAPE} --layers 2 --precision mixed" for name in ALIKE]
-    made += [f"pipeline --schedule {name} {deep(n)} --precision mixed" for name in WITH_FLUSH]
-    again = ["--recompute full", "--recompute selective"][n % 2]
-    made += [f"pipeline --schedule {name} {deep(n)} {again} --precision fp32" for name in ("zb-h1", "1f1b", "gpipe")]
-    chunked = f"{SHAPE} --layers {max(2, 2 * n - 2)} --batch {4 * n} --micro-batches {2 * n}"
-    made += [f"pipeline --schedule interleaved {chunked} --precision {'mixed' if n % 2 else 'fp64'}"]
-    made += [f"pipeline --schedule {name} {deep(n)} --micro-batches 1" for name in ("pipedream", "vertical-sync")]
-    made += [f"pipeline --schedule 2bw {deep(n)} {again} --precision bf16"]
-    policies = ["every:2", "sqrt", "log"]
-    deep_ones = ("zero2 --precision mixed", "zero3 --precision fp32 --dropout 0.1", "tensor_parallel --precision mixed")
-    made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
-    made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
-    made += [f"context_parallel --scheme {name} --zero {n % 4} {SHAPE} --layers 2 {some[2 * i + 1]} --dropout 0"
-             for i, name in enumerate(("ring", "all-gather", "ulysses"))]  # fmt: skip
-    made += [f"expert_parallel {SHAPE} --layers 2 {some[(n + k) % len(some)]}" for k in range(2)]
-    made += [f"expert_parallel --capacity 1.25 --zero 3 {SHAPE} --layers 2 --precision mixed"]
-    made += [f"local_sgd --every 1 --outer-lr 0.7 {SHAPE} --layers 2 --precision fp32"]
-    if n > 2:
-        made += [f"zero_r --tp 1 --activations host {SHAPE} --layers 2 --precision mixed"]
-        made += [f"pipeline --schedule pipedream --replicas 2,{n - 2} {SHAPE} --layers 3"]
-    if n == 4:
-        grids = ("--dp 2 --tp 2 --zero 2", "--pp 2 --tp 2 --zero 1 --sequence-parallel", "--dp 4 --zero 3 --shard 2")
-        made += [f"parallel3d {axes} {SHAPE} --layers 2 {some[i]}" for i, axes in enumerate(grids)]
-        made += [f"parallel3d --dp 2 --pp 2 --zero 3 --schedule zb-h2 {SHAPE} --layers 2 --recompute full"]
-    return made
+    listed = [line for ranks, line in table(__file__, "lines") if n in ranks]
+    made = [line.replace("DEEP", deep(n)).replace("TWO", TWO).replace("SHAPE", SHAPE) for line in listed]
+    every = [line for _, line in table(__file__, "lines")]
+    return made + [line for ranks, line in unnamed(every) if ranks == n and TRAINING[line.split()[0]].pooled]
 
 
 def compared(n: int, everything: bool) -> tuple[list[str], list[str]]:
     """The engines, and the schedules, whose scratch at the peak must be the same; or every other one of them."""
     every = 1 if everything else 2
-    engines_alike = [f"{name} {SHAPE} --layers 2 --precision mixed" for name in ALIKE[::every]]
+    engines_alike = [f"{name} {TWO} --precision mixed" for name in ALIKE[::every]]
     schedules = WITH_FLUSH[every - 1 :: every]
     return engines_alike, [f"pipeline --schedule {name} {deep(n)} --precision mixed" for name in schedules]
 
 
 @cache
 def reports(n: int, everything: bool) -> dict[str, Any]:
-    some = [line for line in lines(n) if everything or any(words in line for words in IN_EVERY_RUN)]
+    some = lines(n) if everything else shard_of_this_run(lines(n), 6)
     chosen = [*dict.fromkeys([*itertools.chain(*compared(n, everything)), *some])]
     with TemporaryDirectory() as folder:
         watched = [f"{line} --witness" for line in chosen]
@@ -153,18 +107,19 @@ def traced() -> Iterator[None]:
     gc.enable()
 
 
+DRAWN = np.random.default_rng(0).integers(0, engines.VOCABULARY, (2, 6, engines.CONTEXT + 1))  # by this file, unseen
+
+
 def steps(engine: Engine) -> None:
-    for step in range(2):
-        tokens = np.random.default_rng(step).integers(0, engines.VOCABULARY, (6, engines.CONTEXT + 1))
+    for tokens in DRAWN:
         engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
         engine.step()
-        del tokens
 
 
 def watched(make: Any, **options: Any) -> tuple[Engine, dict[str, Any]]:
     settings = engines.settings("mixed", "adamw", 1, 1.0)
     engine = make(engines.model("gpt untied"), settings, **options)
-    seen = Witness(engine.device)
+    seen = MemoryWitness(engine.device)
     steps(engine)
     return engine, seen.close()
 
@@ -182,8 +137,8 @@ class KeepsViews(Engine):
 
     def collect(self, flat: Flat) -> None:
         super().collect(flat)
-        assert flat.slopes is not None
-        self.private = [*getattr(self, "private", []), flat.slopes[7:8]]
+        assert flat.raw_grad is not None
+        self.private = [*getattr(self, "private", []), flat.raw_grad[7:8]]
 
 
 class KeepsOutputs(Engine):

@@ -1,5 +1,6 @@
 """MapReduce's command line: what cannot work is refused in one line, before anything is written."""
 
+import functools
 import os
 import re
 import shutil
@@ -13,53 +14,16 @@ import pytest
 
 from minidist import Finished, UsageError
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan, Result
+from minidist.mr.plan import Plan, TaskResult
 from minidist.programs.chapter import find
+from tables import table
 
-WRONG = {
-    "no such file": (["wordcount", "no such file"], "cannot read no such file"),
-    "a folder": (["wordcount", "."], "cannot read ."),
-    "no job": (["wordcound", __file__], "there is no job 'wordcound'"),
-    "no file": (["wordcount"], "wordcount needs an input"),
-    "no pattern": (["grep", __file__], "grep needs a --pattern"),
-    "bad pattern": (["grep", __file__, "--pattern", "("], "is not a regular expression"),
-    "the cluster and more": (["--cluster", "--replicas", "2"], "--cluster is a line of its own"),
-    "no reducers": (["wordcount", __file__, "--reducers", "0"], "must be at least 1"),
-    "no memory": (["wordcount", __file__, "--memory", "0"], "must be from 0.001"),
-    "no module": (["--job", "nowhere:Job", __file__], "cannot load --job nowhere:Job"),
-    "no class": (["--job", "json:Job", __file__], "cannot load --job json:Job"),
-    "no map": (["--job", "json:JSONDecoder", __file__], "has no function map and no function reduce"),
-    "unknown fault": (["wordcount", __file__, "--inject", "fire:1"], "cannot do --inject fire:1"),
-    "the master": (["wordcount", __file__, "--inject", "stop:0:map:1"], "the workers are ranks 1 to 3"),
-    "a fault in no map": (["wordcount", __file__, "--inject", "stop:1:map:2"], "the job has 1 map task"),
-    "a fault in no reduce": (["wordcount", __file__, "--inject", "kill:reduce:5"], "the job has 4 reduce tasks"),
-    "all stop": (
-        ["wordcount", __file__, *(f"--inject=stop:{rank}:map:1" for rank in (1, 2, 3))],
-        "one worker at least must go on answering",
-    ),
-    "json nowhere": (["wordcount", __file__, "--json", "/nowhere/at.all"], "there is no folder /nowhere"),
-    "json with a long name": (["wordcount", __file__, "--json", "x" * 300], "File name too long"),
-    "json is the input": (
-        ["wordcount", __file__, "--json", os.path.relpath(__file__)],
-        "would overwrite the file of the input",
-    ),
-    "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
-    "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
-    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81,000,000 region files"),
-    "input of /proc": (["wordcount", "/proc/self/mem"], "cannot read /proc/self/mem"),
-    "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
-    "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
-    "many parentheses": (["grep", __file__, "--pattern", "(" * 3000 + ")" * 3000], "is not a regular expression"),
-    "a relative module": (["--job", ".x", __file__], "cannot load --job .x"),
-    "nothing for a module": (["--job", ":x", __file__], "cannot load --job :x"),
-    "a class with arguments": (["--job", "http.client:HTTPConnection", __file__], "cannot load --job http.client:HTTP"),
-    "output in /proc": (["wordcount", __file__, "--output", "/proc/foo"], "--output /proc/foo"),
-    "output with a long name": (["wordcount", __file__, "--output", "x" * 300], "File name too long"),
-    "output with a long name below": (["wordcount", __file__, "--output", f"new/{'x' * 300}/y"], "File name too long"),
-    "output is a file": (["wordcount", __file__, "--output", __file__], "is not a folder"),
-    "output below a file": (["wordcount", __file__, "--output", f"{__file__}/x"], "Not a directory"),
-    "local in /proc": (["wordcount", __file__, "--local", "/proc/foo"], "--local /proc/foo"),
-}
+WRONG = table(__file__, "wrong")
+STANDS_FOR = {"FILE": __file__, "LONG": "x" * 300, "PARENTHESES": "(" * 3000 + ")" * 3000}
+
+
+def written_out(word: str) -> str:
+    return functools.reduce(lambda text, name: text.replace(name, STANDS_FOR[name]), STANDS_FOR, word)
 
 
 def prepare(arguments: list[str], ranks: int = 4) -> Any:
@@ -71,7 +35,7 @@ def prepare(arguments: list[str], ranks: int = 4) -> Any:
 def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, tmp_path: Path) -> None:
     arguments, words = WRONG[name]
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
-        prepare(["--output", str(tmp_path / "output"), *arguments])
+        prepare(["--output", str(tmp_path / "output"), *map(written_out, arguments)])
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "output").exists()
 
@@ -80,7 +44,7 @@ def commit(plan: Plan) -> None:
     """Leave a finished job's parts, which are empty, and what its reduces have noted."""
     for r in range(plan.reducers):
         plan.part(r).touch()
-        plan.counts_path(r).write_text(Result.empty()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
+        plan.counts_path(r).write_text(TaskResult.empty()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
 
 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
 from ranks import launch
+from tables import table
 
 MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
@@ -87,14 +88,7 @@ def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("value", "says"),
-    [
-        ("every:0", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:0'"),
-        ("every:x", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:x'"),
-        ("every:K", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:K'"),
-        ("every", "must be every:K with a whole number K from 1 on, such as every:2, not 'every'"),
-        ("every:5", "--recompute every:5 is more than the 4 layers that there are: use every:4"),
-        ("some", "must be one of none, selective, full, every:K, sqrt, log, not 'some'"),
-    ],
+    table(__file__, "a_wrong_policy_is_one_line"),
 )
 def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:

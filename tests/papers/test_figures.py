@@ -13,6 +13,7 @@ import pytest
 
 from minidist import papers
 from minidist.papers.figure import Evidence, Figure, decimals, format_whole, from_rounded, plain
+from tables import table
 
 MODULES = [
     importlib.import_module(f"minidist.papers.{module.name}") for module in pkgutil.iter_modules(papers.__path__)
@@ -20,81 +21,22 @@ MODULES = [
 FIGURES: list[Figure] = [figure for module in MODULES for figure in getattr(module, "FIGURES", [])]
 
 
+def counts(figures: list[Figure], kind: str) -> dict[str, int]:
+    """By source: how many there are, of those that the table lists."""
+    found = Counter(figure.source for figure in figures)
+    return {source: found[source] for source in table(__file__, kind)}
+
+
 def test_what_is_printed_comes_out() -> None:
     computed = [figure for figure in FIGURES if figure.value is not None and not figure.differs]
-    assert Counter(figure.source for figure in computed) == {
-        "ZeRO Table 1": 54,
-        "ZeRO Fig. 1": 4,
-        "ZeRO §3.1": 2,
-        "ZeRO §3.2": 3,
-        "Megatron-LM": 2,
-        "Megatron-LM Table 1": 4,
-        "GPT-2's weights": 1,
-        "Llama's weights": 5,
-        "DeepSpeed's estimates": 15,
-        "DeepSpeed-MoE": 2,
-        "ZeRO Table 2": 20,
-        "Korthikanti §5": 2,
-        "FSDP §3.2.1": 1,
-        "FSDP Fig. 3": 1,
-        "FSDP Fig. 4": 1,
-        "FSDP §5.4": 2,
-        "Korthikanti §6": 1,
-        "Korthikanti Table 3": 4,
-        "Korthikanti Table 4": 4,
-        "Korthikanti Table 5": 11,
-        "PTD Table 1": 30,
-        "PTD Table 2": 13,
-        "PTD §5.1": 2,
-        "GPipe Table 1": 8,
-        "MapReduce §5.4": 1,
-        "MapReduce §5.5": 1,
-        "PaLM §4": 1,
-        "PaLM §4.1": 2,
-        "PaLM §5": 1,
-        "PaLM Table 1": 1,
-        "GPT-NeoX-20B": 1,
-        "OPT-175B": 1,
-        "BLOOM": 1,
-        "DeepSeek-V3": 3,
-        "MegaScale Table 2": 50,
-        "Llama 3 Table 4": 5,
-        "Llama 3 Table 5": 5,
-        "Llama 3 §3.3.4": 1,
-        "Ring Attention Table 2": 8,
-        "ring-flash-attention": 12,
-        "Switch Transformer §2.2": 1,
-        "DeepSeek-V3 §3.2.2": 3,
-        "Mixtral 8x7B": 2,
-        "Mixtral 8x22B": 2,
-        "OLMoE-1B-7B": 2,
-        "ZeRO-Offload Table 1": 7,
-        "ZeRO-Offload §2": 2,
-        "ZeRO-Offload §6.2.2": 1,
-        "ZeRO-Offload §3.3": 1,
-        "ZeRO-Infinity §4.2": 4,
-        "ZeRO-Infinity §8": 1,
-    }
+    assert counts(computed, "come_out") == table(__file__, "come_out")
     for figure in computed:
         assert figure.agrees(), (figure.source, figure.cell, figure.shown())
 
 
 def test_where_a_paper_disagrees_with_itself_the_printed_does_not_come_out() -> None:
     differing = [figure for figure in FIGURES if figure.differs]
-    assert Counter(figure.source for figure in differing) == {
-        "ZeRO §6.1": 2,
-        "Korthikanti §5": 2,
-        "FSDP §3.2.2": 1,
-        "GPipe Table 1": 2,
-        "DeepSpeed's estimates": 1,
-        "Llama 3 Table 4": 1,
-        "Llama 3 Table 5": 2,
-        "MegaScale Table 2": 14,
-        "Ring Attention Table 2": 2,
-        "ZeRO-Offload Table 1": 1,
-        "ZeRO-Offload §2": 1,
-        "ZeRO-Infinity §8": 1,
-    }
+    assert counts(differing, "disagree") == table(__file__, "disagree")
     for figure in differing:
         assert not figure.agrees(), (figure.source, figure.cell)
 
@@ -115,47 +57,7 @@ def test_what_only_ranks_give_has_no_value_of_its_own() -> None:
     """Zero Bubble's: tests/test_pipeline.py has them from ranks, tests/pp/test_schedules.py on the clock alone. Of what
     others measured on their clusters nothing is to come out."""
     measured = [figure for figure in FIGURES if figure.value is None]
-    assert Counter(figure.source for figure in measured) == {
-        "ZB Table 5": 36,
-        "ZB README": 13,
-        "DSV3 Table 2": 21,
-        "Chimera Table 2": 21,
-        "ZeRO §1": 6,
-        "ZeRO §7": 4,
-        "ZeRO §8": 2,
-        "Megatron-LM Fig. 4": 1,
-        "Megatron-LM's code": 1,
-        "PTD §3.2": 1,
-        "Korthikanti, abstract": 1,
-        "Korthikanti §4.2.2": 3,
-        "Korthikanti Table 2": 6,
-        "Ring Attention Table 3": 13,
-        "DiLoCo, abstract": 1,
-        "PS Fig. 11": 1,
-        "Micikevicius §3.1": 1,
-        "ZeRO Table 2": 10,
-        "ZeRO Fig. 8": 4,
-        "Korthikanti §6": 1,
-        "Korthikanti Table 4": 15,
-        "Korthikanti Table 5": 9,
-        "Chen, abstract": 3,
-        "PS Fig. 13": 2,
-        "MapReduce §5.3": 4,
-        "MapReduce §5.4": 1,
-        "MapReduce §5.5": 3,
-        "ZeRO-Offload Table 4": 9,
-        "PTD Table 1": 10,
-        "PTD Table 2": 12,
-        "MegaScale Table 2": 16,
-        "Llama 3 Table 4": 3,
-        "PaLM §4": 1,
-        "PaLM §4.1": 1,
-        "GPT-NeoX-20B": 1,
-        "OPT-175B": 1,
-        "BLOOM": 1,
-        "DeepSpeed-Ulysses": 3,
-        "Ring Attention §3": 1,
-    }
+    assert counts(measured, "of_ranks_alone") == table(__file__, "of_ranks_alone")
     for figure in measured:
         with pytest.raises(ValueError, match=f"{re.escape(figure.cell)}: no formula gives it"):
             figure.agrees()

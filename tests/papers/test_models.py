@@ -11,6 +11,7 @@ from minidist.nn.llama import llama as llama_units
 from minidist.papers import gpt2, llama, llama3, megatron, ptd
 from minidist.papers.mixed_precision import BYTES, MOMENTS
 from minidist.papers.models import Model
+from tables import table
 
 
 def test_gpt() -> None:
@@ -23,25 +24,7 @@ def test_gpt() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [
-        ("llama-7b", 6_738_415_616),
-        ("llama-13b", 13_015_864_320),
-        ("llama-30b", 32_528_943_616),
-        ("llama-65b", 65_285_660_672),
-        ("llama2-7b", 6_738_415_616),
-        ("llama2-13b", 13_015_864_320),
-        ("llama2-70b", 68_976_648_192),
-        ("codellama-7b", 6_738_546_688),
-        ("codellama-34b", 33_743_970_304),
-        ("llama3-8b", 8_030_261_248),
-        ("llama3-70b", 70_553_706_496),
-        ("llama3-405b", 405_853_388_800),
-        ("gpt2", 124_439_808),
-        ("gpt2-medium", 354_823_168),
-        ("gpt2-large", 774_030_080),
-        ("gpt2-xl", 1_557_611_200),
-        ("gpt3-175b", 174_604_259_328),
-    ],
+    table(__file__, "published_models_to_the_unit"),
 )
 def test_published_models_to_the_unit(name: str, count: int) -> None:
     """As they are published, or, where nobody prints it, from the shapes of the released weights."""

@@ -3,6 +3,7 @@
 import pytest
 
 from minidist.papers import zero
+from tables import table
 
 
 def test_figures_that_are_not_exact_are_near() -> None:
@@ -15,14 +16,7 @@ def test_figures_that_are_not_exact_are_near() -> None:
 
 @pytest.mark.parametrize(
     ("gigabytes", "rounded", "cut"),
-    [
-        (0.1171875, "0.12", "0.12"),
-        (1.875, "1.88", "1.88"),
-        (30.0, "30", "30"),
-        (41.25, "41.3", "41.3"),
-        (513.5, "514", "513"),
-        (4011.71, "4012", "4011"),
-    ],
+    table(__file__, "rounding"),
 )
 def test_rounding(gigabytes: float, rounded: str, cut: str) -> None:
     assert (zero.three_digits(gigabytes), zero.cut_off(gigabytes)) == (rounded, cut)
@@ -50,18 +44,7 @@ def test_limits():
 
 @pytest.mark.parametrize(
     ("stage", "accumulate", "kept", "sent"),
-    [  # 1200 parameters on 4 ranks: once through a ring is 900
-        (0, 1, 0, [1800]),
-        (0, 5, 0, [1800]),
-        (1, 1, 0, [900, 900]),
-        (1, 5, 0, [900, 900]),
-        (2, 1, 0, [900, 900]),
-        (2, 5, 0, [4500, 900]),
-        (3, 1, 0, [900, 900, 900]),
-        (3, 5, 0, [4500, 4500, 4500]),
-        (3, 1, 400, [900, 600, 900]),
-        (3, 5, 400, [4500, 3000, 4500]),
-    ],
+    table(__file__, "volume"),
 )
 def test_volume(stage, accumulate, kept, sent):
     volume = zero.volume(1200, 4, stage, accumulate, kept)

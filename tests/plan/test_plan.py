@@ -39,6 +39,7 @@ from minidist.plan.traffic import on_a_host, sent, share_across
 from minidist.plan.trained import models
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
+from tables import table
 
 ROOT = Path(__file__).parents[2]
 GPT = Model("gpt", 51_200, 2048, 2048, 16, 16, 16, True)
@@ -459,24 +460,7 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [
-        ("--model gpt5", "--model gpt5: no file, and none of"),
-        ("--model gpt2 --parameters 1e9", "--model and --parameters say the same"),
-        ("--model gpt2 --context 2048", "--context 2048: gpt2 has 1,024 positions"),
-        ("--model gpt2 --batch 1000", "are no whole number of sequences of 1,024: use --batch 1024"),
-        ("--model gpt2 --batch 8K --device-memory 1MB", "none of "),
-        ("--model gpt2 --ranks 11 --batch 1024", "nothing divides"),
-        ("--model gpt2 --batch 8K --explain 99999", "--explain 99999: "),
-        ("--model gpt2 --batch 8K --check 2147483648", "--check 2147483648: there are "),
-        ("--model gpt2 --batch 4K --write-deepspeed ds.json", "--write-deepspeed"),
-        ("--model gpt2 --batch 8K --top 3", "--top 3 chooses among experts, and gpt2 has none: use --experts 8"),
-        ("--model gpt2 --batch 8K --experts 4 --top 5", "--top 5 is more than 4 experts: use --top 4"),
-        ("--batch many", "must be a number of tokens"),
-        ("--model gpt2 --context 2.5", "must be a number of tokens"),
-        ("--model gpt2 --ranks 8 --batch 64K --context 1024 --device-memory 1MB", "fits: model states do not fit; use"),
-        ("--within fast", "must be bytes"),
-        ("--across 0GB/s", "must be bytes a second, such as 450GB/s, not '0GB/s'"),
-    ],
+    table(__file__, "errors_are_one_line"),
 )
 def test_errors_are_one_line(
     line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
