@@ -1,4 +1,4 @@
-"""What embedding, head and loss keep of a micro-batch, and the tokens of a batch."""
+"""What embedding, head and loss keep of a micro-batch, and the tokens of a micro-batch."""
 
 from minidist.formulas.asked import Asked
 from minidist.formulas.shares import Share

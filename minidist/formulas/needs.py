@@ -189,15 +189,15 @@ def split_passage(run: Asked, rank: int, share: Share, kept: Kept) -> Pass:
     layers, (first, last) = layers_split(run, rank, share, kept.layer), ends_split(run, share)
     whole = Moment(0, kept.after, tokens + ends)
     back = [whole, Moment(0, layers.most, tokens + last), Moment(0, layers.waiting, tokens + first + last)]
-    later = Moment(0, layers.waiting, first + last + tokens)
-    return Pass(most_of([whole]), most_of(back), Moment(0, kept.after, ends + tokens), later)
+    later = Moment(0, layers.waiting, tokens + first + last)
+    return Pass(most_of([whole]), most_of(back), whole, later)
 
 
 def waiting(run: Asked, at: Chunk, kept: Kept) -> Moment:
     """What a micro-batch holds after its forward, while another one is at work."""
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
-        first, last = token_bytes(run, at.share._replace(head=False)), at.share.head and not at.share.layers
-        return Moment(0, kept.given * at.starts_with_layer, first + kept.given * last)
+        given = kept.given * (at.share.head and not at.share.layers)
+        return Moment(0, kept.given * at.starts_with_layer, token_bytes(run, at.share._replace(head=False)) + given)
     return Moment(0, kept.after, sum(end_bytes(run, at.share)) + token_bytes(run, at.share))
 
 

@@ -93,7 +93,7 @@ def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
 def of_pass(asked: Asked) -> tuple[Any, ...]:
     """What a micro-batch's pass through a chunk depends on, in addition to the chunk."""
     at = asked.layout
-    return at.tp, at.cp, at.ep, at.pp == 1, asked.rows, asked.accumulate > 1, asked.recompute
+    return at.tp, at.cp, at.ep, at.pp == 1, asked.rows, asked.recompute
 
 
 def messages(asked: Asked, rank: int) -> float:
