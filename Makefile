@@ -104,7 +104,7 @@ $(VENV)/.site: $(VENV)/bin/pip pyproject.toml
 # Every IPython of the environment says what to do where %%mpirun is not loaded; the user's own profile stays as it is.
 $(VENV)/etc/ipython/ipython_config.py: $(VENV)/bin/pip
 	@mkdir -p $(VENV)/etc/ipython
-	@echo 'get_config().InteractiveShellApp.extensions.append("minidist.classroom.unloaded")' >$@
+	@echo 'get_config().InteractiveShellApp.extensions.append("minidist.classroom.notebook.unloaded")' >$@
 
 # JupyterLab asks no questions about news and updates here; the user's own settings stay as they are.
 $(VENV)/etc/jupyter/labconfig/page_config.json: $(VENV)/bin/pip

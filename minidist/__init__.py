@@ -99,9 +99,22 @@ def how_to_make(target: str) -> str:
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext minidist` in a notebook: cells that begin with `%%mpirun -n 4` then run on four ranks."""
-    from minidist.classroom import notebook
+    from minidist.classroom.notebook import cell as notebook
 
     notebook.load(shell)
+
+
+def former_names(module: str) -> Any:
+    """A module's `__getattr__`, for the names that it had in the former version: `former.py` has them all."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):  # Python asks modules for such names
+            raise AttributeError(name)
+        from minidist import former
+
+        return former.attribute(module, name)
+
+    return find
 
 
 def __getattr__(name: str) -> Any:

@@ -2,31 +2,70 @@
 
 from __future__ import annotations  # the doctor must be reachable from a Python that is too old for the rest
 
+import importlib
 import os
 import sys
+from typing import Any, Callable, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Callable takes no [...])
 
 from minidist import UsageError, __version__
-from minidist.cli import doctor
 from minidist.cli.options import in_one_process, path_name, started_as, tool
 from minidist.contents import CHAPTERS, USUAL
 
 OTHERS = "The course: {0} lessons. Trouble: {0} doctor"
 
-USAGE = """\
-python -m minidist             the list of chapters
-python -m minidist lessons     the course: what a lesson needs, what it teaches
-python -m minidist doctor      what is wrong with this set-up, and what mends it
-python -m minidist inspect DIR what is in a checkpoint, and whether it is whole
-python -m minidist to-fp32 DIR FILE
-                               its parameters alone, in float32, as safetensors
-python -m minidist explain     what a DeepSpeed configuration means, in bytes
-python -m minidist plan        which layout of ranks for a model on a cluster
-python -m minidist papers      all that papers print, and how it comes out
-python -m minidist recompute   what a policy of --recompute keeps, runs again
-python -m minidist audit       what was sent, held, written, as others count it
-python -m minidist mutants     broken programs, the claims that fall under them
-python -m minidist bugs        published bugs, rebuilt; which check notices each
-python -m minidist --version   the version"""
+
+class Command(NamedTuple):
+    """A command that is not a chapter."""
+
+    does: str
+    at: str  # the function that does it, module:function; imported only then
+    words: str = ""  # the files and folders that it takes, if it has no options
+    help: str = ""  # in this case, what its --help says
+    more: Callable[[], tuple[Any, ...]] = tuple  # what the function is given in addition to the arguments
+
+
+def chapters() -> tuple[Any, ...]:
+    """All chapters as values."""
+    from minidist.programs.chapter import find_all  # imports the rest of the package
+
+    return (find_all(),)
+
+
+COMMANDS = {
+    "lessons": Command(
+        "the course: what a lesson needs, what it teaches",
+        "minidist.classroom.notebook.syllabus:main",
+        help="The course: what a lesson needs, how long it takes, what it teaches.",
+    ),
+    "doctor": Command(
+        "what is wrong with this set-up, and what mends it",
+        "minidist.cli.doctor:main",
+        help="What is wrong with this set-up, and what mends it.",
+    ),
+    "inspect": Command(
+        "what is in a checkpoint, and whether it is whole",
+        "minidist.checkpoints.inspect:main",
+        "DIR",
+        "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
+    ),
+    "to-fp32": Command(
+        "its parameters alone, in float32, as safetensors",
+        "minidist.checkpoints.convert:to_fp32",
+        "DIR FILE",
+        "The parameters of a checkpoint in float32, in one file (safetensors).",
+    ),
+    "explain": Command("what a DeepSpeed configuration means, in bytes", "minidist.deepspeed.explain:main"),
+    "plan": Command("which layout of ranks for a model on a cluster", "minidist.plan.command:main"),
+    "papers": Command("all that papers print, and how it comes out", "minidist.claims.papers:main"),
+    "recompute": Command("what a policy of --recompute keeps, runs again", "minidist.bench.recompute:main"),
+    "audit": Command("what was sent, held, written, as others count it", "minidist.claims.audit:main", more=chapters),
+    "mutants": Command(
+        "broken programs, the claims that fall under them",
+        "minidist.claims.mutants:main",
+        more=lambda: ([chapter.name for chapter in CHAPTERS],),
+    ),
+    "bugs": Command("published bugs, rebuilt; which check notices each", "minidist.bugs.command:main"),
+}
 
 
 def contents() -> str:
@@ -44,85 +83,46 @@ def contents() -> str:
 
 
 def usage() -> str:
-    """USAGE, with the name by which it was started."""
-    missing = len("python -m minidist") - len(started_as())
-    return USAGE.replace("python -m minidist", started_as()).replace("\n" + missing * " ", "\n")
+    """What --help prints: all commands, with the name by which it was started."""
+    lines = [("", "the list of chapters")]
+    lines += [(f" {name} {command.words}".rstrip(), command.does) for name, command in COMMANDS.items()]
+    width = len(f"{started_as()} inspect DIR ")
+    said = []
+    for words, does in [*lines, (" --version", "the version")]:
+        line = f"{started_as()}{words}"
+        said.append(f"{line:{width}}{does}" if len(line) < width else f"{line}\n{'':{width}}{does}")
+    return "\n".join(said)
 
 
-WORDS = {"doctor": "", "lessons": "", "inspect": "DIR", "to-fp32": "DIR FILE"}  # what stands on their lines
-DOES = {
-    "doctor": "What is wrong with this set-up, and what mends it.",
-    "lessons": "The course: what a lesson needs, how long it takes, what it teaches.",
-    "inspect": "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
-    "to-fp32": "The parameters of a checkpoint in float32, in one file (safetensors).",
-}
-
-
-def paths(command: str, arguments: list[str], *names: str) -> list[str]:
-    """The files and folders on a command's line, in order."""
-    made = tool(command, DOES[command])
-    for name in names:
-        made.add_argument(name, type=path_name)
-    return [*vars(made.parse_args(arguments)).values()]
+def perform(name: str, command: Command, arguments: list[str]) -> int:
+    """Do what a command's line asks; returns the exit status."""
+    given: list[Any] = [arguments]
+    if command.help:
+        wanted, asks = command.words.split(), bool({*arguments} & {"-h", "--help"})
+        if len(arguments) != len(wanted) and not asks:
+            line = f"{started_as()} {name} {command.words}".rstrip()
+            raise UsageError(f"cannot do {' '.join([name, *arguments])!r}: use {line}")
+        made = tool(name, command.help)
+        for word in wanted:
+            made.add_argument(word, type=path_name)
+        given = [*vars(made.parse_args(["--help"] if asks else arguments)).values()]
+    module, _, function = command.at.partition(":")
+    status: int = getattr(importlib.import_module(module), function)(*given, *command.more())
+    return status
 
 
 def main(arguments: list[str]) -> int:
     """Do what the command line asks; returns the exit status."""
-    if arguments[:1] and arguments[0] in DOES and set(arguments[1:]) & {"-h", "--help"}:
-        paths(arguments[0], ["--help"], *WORDS[arguments[0]].split())
-    if arguments == ["doctor"]:
-        return doctor.main()
-    if arguments == ["lessons"]:
-        from minidist.classroom import syllabus
-
-        return syllabus.main()
-    if arguments[:1] == ["explain"]:
-        from minidist.deepspeed import explain  # needs NumPy
-
-        return explain.main(arguments[1:])
-    if arguments[:1] == ["plan"]:
-        from minidist.plan import command
-
-        return command.main(arguments[1:])
-    if arguments[:1] == ["mutants"]:
-        from minidist.claims import mutants  # imports the rest of the package
-
-        return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
-    if arguments[:1] == ["bugs"]:
-        from minidist.bugs import command as bugs  # likewise
-
-        return bugs.main(arguments[1:])
-    if arguments[:1] == ["audit"]:
-        from minidist.claims import audit  # likewise
-        from minidist.programs.chapter import find_all
-
-        return audit.main(arguments[1:], find_all())
-    if arguments[:1] == ["papers"]:
-        from minidist.claims import papers  # likewise
-
-        return papers.main(arguments[1:])
-    if arguments[:1] == ["recompute"]:
-        from minidist.bench import recompute  # likewise
-
-        return recompute.main(arguments[1:])
+    launches = {chapter.name: chapter.launch for chapter in CHAPTERS}
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):
         print(usage())
     elif arguments == ["--version"]:
         print(f"minidist {__version__}")
-    elif arguments[0] in WORDS and len(arguments) != 1 + len(WORDS[arguments[0]].split()):
-        line = f"{started_as()} {arguments[0]} {WORDS[arguments[0]]}".rstrip()
-        raise UsageError(f"cannot do {' '.join(arguments)!r}: use {line}")
-    elif arguments[0] == "inspect":
-        from minidist.checkpoints import inspect
-
-        return inspect.main(*paths("inspect", arguments[1:], "DIR"))
-    elif arguments[0] == "to-fp32":
-        from minidist.checkpoints import convert
-
-        return convert.to_fp32(*paths("to-fp32", arguments[1:], "DIR", "FILE"))
-    elif arguments[0] in (launches := {chapter.name: chapter.launch for chapter in CHAPTERS}):
+    elif arguments[0] in COMMANDS:
+        return perform(arguments[0], COMMANDS[arguments[0]], arguments[1:])
+    elif arguments[0] in launches:
         raise UsageError(f"a chapter is started by a line of its own: {launches[arguments[0]]}")
     else:
         raise UsageError(f"cannot do {' '.join(arguments)!r}; {started_as()} --help says what there is")

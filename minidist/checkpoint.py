@@ -40,7 +40,7 @@ import numpy as np
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, manifest
 from minidist.checkpoints.checks import check, check_folder, check_run, differences
-from minidist.checkpoints.files import Tensor
+from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
 from minidist.engine import Engine
@@ -114,9 +114,9 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     file, dtype = f"rank{comm.rank}-of-{comm.size}.safetensors", np.dtype(engine.precision.updated)
     name_of = {size: name for name, size in files.DTYPES.items()}
     tensors = [
-        Tensor(prefix + name, array.shape, partial(np.asarray, array))
+        TensorToWrite(prefix + name, array.shape, partial(np.asarray, array))
         for name in kept
-        for prefix, array in zip(manifest.PREFIXES, mine[name][1], strict=False)
+        for prefix, array in mine[name][1].items()
     ]
     written: Shard | OSError
     try:
@@ -141,6 +141,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
         random={"seed": engine.settings.seed, "step": engine.steps},
         dtype=name_of[dtype],
         moments=engine.settings.optimizer.moments,
+        added=[*engine.flats[0].added],
         parameters={name: piece.shape for held in everyone for name, piece in held.items()},
         shards=shards,
         layout=about["layout"],
@@ -150,8 +151,9 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     )
 
 
-def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Array]]]:
-    """What this rank could write of a Flat: a piece of every parameter, with its values and its moments.
+def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, dict[str, Array]]]:
+    """What this rank could write of a Flat: a piece of every parameter, with its values, its moments, and what the
+    engine adds.
 
     These are the elements that its optimizer updates. In data parallelism, where every rank updates all, a chunk.
     """
@@ -159,7 +161,7 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Ar
     mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm else here
     chunk = slice(mine.start - here.start, mine.stop - here.start)
     return {
-        name: (piece, [array[chunk][at] for array in (flat.master, *flat.moments)])
+        name: (piece, {prefix: array[chunk][at] for prefix, array in flat.states.items()})
         for name, piece, at in pieces(flat, mine)
     }
 
@@ -220,9 +222,10 @@ def load(path: str, engine: Engine) -> None:
     ranks must call this. `check` has already checked the files."""
     found = opened(path)
     for flat in engine.flats:
+        if missing := flat.added.keys() - set(found.added):
+            raise UsageError(f"{path} has no {', '.join(sorted(missing))}: it was saved by another chapter")
         for name, piece, at in pieces(flat, engine.piece(flat)):
-            arrays = [array[at] for array in (flat.master, *flat.moments)]
-            found.read(name, piece, dict(zip(manifest.PREFIXES, arrays, strict=False)))
+            found.read(name, piece, {prefix: array[at] for prefix, array in flat.states.items()})
         engine.refresh(flat)
     engine.after_update()  # as at the end of a step: ranks that hold more than their shard gather the rest
     state = found.state
@@ -267,7 +270,7 @@ def weights(engine: Engine, writer: bool) -> dict[str, Array]:
         whole = engine.whole_parameters(flat, flat.master)
         if writer or engine.holds_a_stage:
             found.update(whole)
-    return engine.gathered(found)
+    return engine.collect_on_rank_0(found)
 
 
 def size(units: list[Unit], precision: Precision, moments: int) -> int:

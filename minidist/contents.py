@@ -22,98 +22,41 @@ class Entry(NamedTuple):
 
 USUAL = "mpirun -n 4 python -m minidist.{}"  # most chapters' launch line
 
-# In the order in which a reader meets them.
-CHAPTERS = (
-    Entry(
-        "mapreduce",
-        "Dean & Ghemawat, MapReduce, OSDI 2004",
-        "mpirun -n 4 python -m minidist.mapreduce wordcount FILE",
-    ),
-    Entry(
-        "train",
-        "one process, with whose losses the others are compared",
-        "python -m minidist.train",
-    ),
-    Entry(
-        "parameter_server",
-        "Li et al., OSDI 2014; Ho et al., NIPS 2013 (SSP)",
-        "mpirun -n 4 python -m minidist.parameter_server",
-    ),
-    Entry(
-        "ring",
-        "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005",
-        "mpirun -n 4 python -m minidist.ring",
-    ),
-    Entry(
-        "data_parallel",
-        "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018",
-        "mpirun -n 4 python -m minidist.data_parallel",
-    ),
-    Entry(
-        "local_sgd",
-        "Stich, ICLR 2019; Douillard et al., DiLoCo, 2023: H alone",
-        "mpirun -n 4 python -m minidist.local_sgd",
-    ),
-    Entry(
-        "zero1",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states",
-        "mpirun -n 4 python -m minidist.zero1",
-    ),
-    Entry(
-        "zero2",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients, too",
-        "mpirun -n 4 python -m minidist.zero2",
-    ),
-    Entry(
-        "zero3",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too",
-        "mpirun -n 4 python -m minidist.zero3",
-    ),
-    Entry(
-        "fsdp",
-        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
-        "mpirun -n 4 python -m minidist.fsdp",
-    ),
-    Entry(
-        "offload",
-        "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
-        "mpirun -n 4 python -m minidist.offload",
-    ),
-    Entry(
-        "infinity",
-        "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files",
-        "mpirun -n 4 python -m minidist.infinity",
-    ),
-    Entry(
-        "tensor_parallel",
-        "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
-        "mpirun -n 4 python -m minidist.tensor_parallel",
-    ),
-    Entry(
-        "expert_parallel",
-        "Lepikhin et al., GShard, 2020; Fedus et al. 2021: experts",
-        "mpirun -n 4 python -m minidist.expert_parallel",
-    ),
-    Entry(
-        "zero_r",
-        "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
-        "mpirun -n 8 python -m minidist.zero_r --tp 2",
-    ),
-    Entry(
-        "context_parallel",
-        "Ring Attention 2023; DeepSpeed-Ulysses 2023; Llama 3, 2024",
-        "mpirun -n 4 python -m minidist.context_parallel",
-    ),
-    Entry(
-        "pipeline",
-        "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
-        "mpirun -n 4 python -m minidist.pipeline",
-    ),
-    Entry(
-        "parallel3d",
-        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
-        "mpirun -n 8 python -m minidist.parallel3d",
-    ),
+# In the order in which a reader meets them: name, paper, and the launch line if it is another than the usual one.
+CHAPTERS = tuple(
+    Entry(name, paper, *launch or [USUAL.format(name)])
+    for name, paper, *launch in (
+        (
+            "mapreduce",
+            "Dean & Ghemawat, MapReduce, OSDI 2004",
+            "mpirun -n 4 python -m minidist.mapreduce wordcount FILE",
+        ),
+        ("train", "one process, with whose losses the others are compared", "python -m minidist.train"),
+        ("parameter_server", "Li et al., OSDI 2014; Ho et al., NIPS 2013 (SSP)"),
+        ("ring", "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005"),
+        ("data_parallel", "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018"),
+        ("local_sgd", "Stich, ICLR 2019; Douillard et al., DiLoCo, 2023: H alone"),
+        ("zero1", "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states"),
+        ("zero2", "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients, too"),
+        ("zero3", "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too"),
+        ("fsdp", "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts"),
+        ("offload", "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory"),
+        ("infinity", "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files"),
+        ("tensor_parallel", "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022"),
+        ("expert_parallel", "Lepikhin et al., GShard, 2020; Fedus et al. 2021: experts"),
+        (
+            "zero_r",
+            "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
+            "mpirun -n 8 python -m minidist.zero_r --tp 2",
+        ),
+        ("context_parallel", "Ring Attention 2023; DeepSpeed-Ulysses 2023; Llama 3, 2024"),
+        ("pipeline", "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023"),
+        (
+            "parallel3d",
+            "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
+            "mpirun -n 8 python -m minidist.parallel3d",
+        ),
+    )
 )
 
 

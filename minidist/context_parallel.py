@@ -27,7 +27,7 @@ Every rank has the gradient of all parameters, from its own positions. So the da
 summed and ZeRO divides model states, has dp x cp ranks.
 
 An evaluation is cut in the same way, and rank 0 prints the sum of the ranks' parts. For `--sample` rank 0 puts the
-model together, writes on its own, and prints.
+model together, writes on its own, and prints. This chapter is long because it has three schemes.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,12 +37,12 @@ from functools import partial
 import numpy as np
 
 from minidist import contents, ring
-from minidist.cp.group import Group, Masks, drop, no_mask
+from minidist.cp.group import ContextGroup, Masks, drop, no_mask
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Again, Span, attend, attend_back, by_head, dot, merge, split_heads
+from minidist.nn.attend import SavedStatistics, Span, attend, attend_back, by_head, dot, merge, split_heads
 from minidist.nn.layers import Attention, Batch, Block, Unit
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
@@ -50,7 +50,7 @@ from minidist.zero3 import LADDER
 # ---- ring: keys and values travel, the queries stay ------------------------------------------------------------------
 
 
-def around(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
+def ring_blocks(group: ContextGroup, k: Array, v: Array, at: Span, when: str) -> Iterator[tuple[int, Array]]:
     """Each rank's block of keys and values (2, B, Hkv, 1, c, D) and whose it is, this rank's own first. While a block
     is in use, it is already on its way to the next rank."""
     comm, n, rank, sizes = group.comm, group.comm.size, group.rank, at.sizes
@@ -66,38 +66,40 @@ def around(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tu
             group.watch.sent()
         yield owner, block.astype(k.dtype, copy=False)
         group.watch.computed()
+        for request in requests:
+            request.wait()
         if requests:
-            for request in requests:
-                request.wait()
             block = coming
             group.watch.arrived()
 
 
-def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def ring_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of this rank's queries, block after block. In the backward, a block's gradients go around with it:
     every rank adds its part, and the last one sends them home."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)  # (B, Hkv, G, c, D), (B, Hkv, 1, c, D) and once more
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
-    y, part, left = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype), mask(at.here)
-    for owner, (keys, values) in around(group, k, v, at, "forward"):
-        see, some = group.watch.see, left and left.of(at.of(owner))
+    y, part, kept_mask = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype), mask(at.here)
+    for owner, (keys, values) in ring_blocks(group, k, v, at, "forward"):
+        at_k, on_tile, block_mask = at.of(owner), group.watch.see, kept_mask and kept_mask.of(at.of(owner))
         if owner == group.rank:  # first: from here on, each query has seen a key
-            lse = attend(q, keys, values, at.here, at.here, y, see=see, drop=some)
+            lse = attend(q, keys, values, at.here, at_k, y, on_tile=on_tile, drop=block_mask)
         else:
-            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=see, drop=some))
+            lse = merge(y, lse, part, attend(q, keys, values, at.here, at_k, part, on_tile=on_tile, drop=block_mask))
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
         dqkv = np.zeros_like(qkv)
         (q, k, v), (dq, dk, dv) = split_heads(qkv, heads, kv_heads), split_heads(dqkv, heads, kv_heads)
         dy = by_head(dy, kv_heads, depth)
-        left, over_all = mask(at.here), dot(dy, by_head(out, kv_heads, depth))  # of all keys, in every block
+        kept_mask, row_dot = mask(at.here), dot(dy, by_head(out, kv_heads, depth))  # of all keys, in every block
         comm, sizes, part = group.comm, at.sizes, np.empty(q.shape, q.dtype)
         rooms = group.rooms(k, sizes)
         others: Array | float = 0.0  # what other ranks have added to the gradients of the block in use
-        for owner, (keys, values) in around(group, k, v, at, "backward"):
+        for owner, (keys, values) in ring_blocks(group, k, v, at, "backward"):
             dkv = np.empty((2, *keys.shape), keys.dtype)
-            known = Again(lse, over_all, left and left.of(at.of(owner)))
+            known = SavedStatistics(lse, row_dot, kept_mask and kept_mask.of(at.of(owner)))
             attend_back(dy, q, keys, values, at.here, at.of(owner), known, part, *dkv)
             dq += part
             if owner == group.rank:
@@ -117,7 +119,7 @@ def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Grou
 # ---- all-gather: all keys and values on every rank -------------------------------------------------------------------
 
 
-def gather(group: Group, k: Array, v: Array, at: Span, when: str) -> Array:
+def gather(group: ContextGroup, k: Array, v: Array, at: Span, when: str) -> Array:
     """The keys and values of all positions (2, B, Hkv, 1, s, D), from those of each rank."""
     blocks = [group.room((2, *k.shape[:-2], size, k.shape[-1])) for size in at.sizes]
     blocks[group.rank][...] = k, v
@@ -129,7 +131,7 @@ def gather(group: Group, k: Array, v: Array, at: Span, when: str) -> Array:
     return everything
 
 
-def scatter(group: Group, dkv: Array, at: Span) -> Array:
+def scatter(group: ContextGroup, dkv: Array, at: Span) -> Array:
     """The gradients of this rank's keys and values, summed over the ranks: (2, B, Hkv, 1, s, D) -> (…, c, D)."""
     parts = [group.pack(dkv[..., at.of(owner), :]) for owner in range(group.comm.size)]
     sums = [group.room(part.shape) for part in parts]
@@ -138,14 +140,15 @@ def scatter(group: Group, dkv: Array, at: Span) -> Array:
     return sums[group.rank]
 
 
-def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def gathered_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of this rank's queries over all keys at once. The gathered keys are not kept for the backward."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)
-    depth = q.shape[-1]
-    out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
+    depth, out = q.shape[-1], np.empty((*qkv.shape[:2], heads * q.shape[-1]), q.dtype)  # out (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
-    y, left = by_head(out, kv_heads, depth), mask(at.here)
-    lse = attend(q, k, v, at.here, at.whole.here, y, see=group.watch.see, drop=left)
+    y, kept_mask = by_head(out, kv_heads, depth), mask(at.here)
+    lse = attend(q, k, v, at.here, at.whole.here, y, on_tile=group.watch.see, drop=kept_mask)
     group.watch.computed()
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
@@ -154,7 +157,7 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
         dy = by_head(dy, kv_heads, depth)
         k, v = gather(group, k, v, at, "backward")
         dkv = np.empty((2, *k.shape), k.dtype)
-        known = Again(lse, dot(dy, by_head(out, kv_heads, depth)), mask(at.here))
+        known = SavedStatistics(lse, dot(dy, by_head(out, kv_heads, depth)), mask(at.here))
         attend_back(dy, q, k, v, at.here, at.whole.here, known, dq, *dkv)
         dk[...], dv[...] = scatter(group, dkv, at)
         return dqkv
@@ -165,37 +168,39 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
 # ---- ulysses: heads in exchange for positions ------------------------------------------------------------------------
 
 
-def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
+def to_heads(group: ContextGroup, x: Array, at: Span, when: str) -> Array:
     """(B, Hkv, n, c, D) -> (B, this rank's share of Hkv, n, s, D): positions come in, heads go out."""
     comm, shares = group.comm, group.head_shares(x.shape[1])
     mine = len(shares[group.rank])
     rooms = [group.room((len(x), mine, x.shape[2], size, x.shape[-1])) for size in at.sizes]
     with comm.phase(f"all-to-all {when}"):
-        ring.exchange(comm, [group.pack(x[:, share]) for share in shares], rooms)
+        ring.all_to_all_v(comm, [group.pack(x[:, share]) for share in shares], rooms)
     y = np.empty((len(x), mine, x.shape[2], at.length, x.shape[-1]), x.dtype)
     for owner, room in enumerate(rooms):
         y[..., at.of(owner), :] = room
     return y
 
 
-def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> Array:
+def to_positions(group: ContextGroup, x: Array, kv_heads: int, at: Span, when: str) -> Array:
     """The way back: (B, this rank's share of Hkv, n, s, D) -> (B, Hkv, n, c, D)."""
     comm, shares = group.comm, group.head_shares(kv_heads)
     c = len(at.here)
     rooms = [group.room((len(x), len(share), x.shape[2], c, x.shape[-1])) for share in shares]
     with comm.phase(f"all-to-all {when}"):
-        ring.exchange(comm, [group.pack(x[..., at.of(owner), :]) for owner in range(comm.size)], rooms)
+        ring.all_to_all_v(comm, [group.pack(x[..., at.of(owner), :]) for owner in range(comm.size)], rooms)
     return np.concatenate(rooms, axis=1, dtype=x.dtype)
 
 
-def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group, mask: Masks = no_mask) -> Tensor:
+def ulysses_attention(
+    qkv: Tensor, heads: int, kv_heads: int, at: Span, group: ContextGroup, mask: Masks = no_mask
+) -> Tensor:
     """Attention of some heads, over all positions. Keeps what these heads need: as much as the positions would."""
     cuts = heads // kv_heads, heads // kv_heads + 1  # of the third axis: G queries, a key, a value
     x = to_heads(group, np.concatenate(split_heads(qkv.data, heads, kv_heads), axis=2), at, "before, forward")
     y = np.empty((*x.shape[:2], cuts[0], *x.shape[3:]), x.dtype)
     q, k, v = np.split(x, cuts, axis=2)
     mine = group.head_shares(kv_heads)[group.rank]
-    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.watch.see, drop=mask(at.whole.here, mine))
+    lse = attend(q, k, v, at.whole.here, at.whole.here, y, on_tile=group.watch.see, drop=mask(at.whole.here, mine))
     group.watch.computed()
     depth = x.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), x.dtype)  # (B, c, H·D)
@@ -203,7 +208,7 @@ def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: G
 
     def backward(dy: Array, x: Array, y: Array, lse: Array) -> Array:
         dy, dx = to_heads(group, by_head(dy, kv_heads, depth), at, "after, backward"), np.empty_like(x)
-        known = Again(lse, dot(dy, y), mask(at.whole.here, mine))
+        known = SavedStatistics(lse, dot(dy, y), mask(at.whole.here, mine))
         (q, k, v), parts = np.split(x, cuts, axis=2), np.split(dx, cuts, axis=2)
         attend_back(dy, q, k, v, at.whole.here, at.whole.here, known, *parts)
         dx = to_positions(group, dx, kv_heads, at, "before, backward")  # (B, Hkv, G + 2, c, D)
@@ -227,19 +232,17 @@ class ContextAttention(Attention):
     nothing to do. It keeps no dropout mask either: the backward draws it again."""
 
     scheme: Callable[..., Tensor] = field(kw_only=True)
-    group: Group = field(kw_only=True)
+    group: ContextGroup = field(kw_only=True)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
         return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group, partial(drop, self, batch))
 
 
-def split(units: list[Unit], group: Group, scheme: str) -> list[Unit]:
+def split(units: list[Unit], group: ContextGroup, scheme: str) -> list[Unit]:
     """The same model for a rank that has some of the positions: only attention differs."""
 
     def split_block(block: Block) -> Block:
-        of = block.attention
-        attention = ContextAttention(of.name, of.heads, of.kv_heads, of.p, of.part, scheme=SCHEMES[scheme], group=group)
-        return replace(block, attention=attention)
+        return replace(block, attention=ContextAttention(**vars(block.attention), scheme=SCHEMES[scheme], group=group))
 
     return [split_block(unit) if isinstance(unit, Block) else unit for unit in units]
 
@@ -249,7 +252,7 @@ def context_parallel(
 ) -> DataParallel:
     """dp x cp ranks: cp of them have the same sequences, and all of them share the parameters."""
     mesh = Mesh(comm, layout)
-    group = Group(mesh.along("context"), settings.precision.stored)
+    group = ContextGroup(mesh.along("context"), settings.precision.stored)
     axes = Axes(rows=mesh.along("host", "shard"), span=Span(0, layout.cp, group.rank, positions))
     engine = LADDER[zero](split(units, group, scheme), settings, comm, axes)
     group.pool = engine.device

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -32,17 +34,18 @@ class Corpus:
     validation: Array
     note: str = ""  # what the user should know about how the file was read
 
-    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Array, Array]:
+    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple["Sequences", "Sequences"]:
         """n sequences drawn from the training part: inputs x (n, context), and targets y, x shifted by one character.
 
         The same key draws the same sequences on every rank.
         """
         starts = np.random.default_rng(key).integers(0, len(self.train) - context, n)
-        return _sequences(self.train, starts, context)
+        return Sequences(self.train, starts, context), Sequences(self.train, starts + 1, context)
 
-    def validation_batch(self, n: int, context: int) -> tuple[Array, Array]:
+    def validation_batch(self, n: int, context: int) -> tuple["Sequences", "Sequences"]:
         """n sequences spread evenly over the validation part, always the same."""
-        return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
+        starts = np.linspace(0, len(self.validation) - context - 1, n).astype(int)
+        return Sequences(self.validation, starts, context), Sequences(self.validation, starts + 1, context)
 
     def checksum(self) -> str:
         """A checksum of the text as token numbers: BLAKE2b, 128 bits, hexadecimal."""
@@ -59,10 +62,25 @@ class Corpus:
         return "".join(self.vocabulary[token] for token in tokens)
 
 
-def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
-    rows = starts[:, None] + np.arange(context + 1)  # (n, context + 1)
-    picked = tokens[rows]
-    return picked[:, :-1], picked[:, 1:]
+class Sequences:
+    """Sequences (n, context) of a text that are not read yet: a rank that takes some rows reads these alone."""
+
+    def __init__(self, text: Array, starts: Array, context: int) -> None:
+        self.text, self.starts, self.shape = text, starts, (len(starts), context)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, rows: slice | Array) -> "Sequences":
+        return Sequences(self.text, self.starts[rows], self.shape[1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Their token numbers, read from the text."""
+        return self.text[self.starts[:, None] + np.arange(self.shape[1])]
 
 
 _shared: WeakValueDictionary[tuple[str, str | None, int, int], Corpus] = WeakValueDictionary()  # by ranks of a process

@@ -30,7 +30,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
-from minidist.nn.optim import squared_norm
+from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 
 
@@ -51,16 +51,17 @@ class DataParallel(Engine):
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, reduce: str = "ring"
     ) -> None:
-        self.comm, self.axes = comm, axes or Axes()
-        self.all_reduce = ring.all_reduce
+        super().__init__(units, settings, comm)
+        self.axes, self.all_reduce = axes or Axes(), ring.all_reduce
         if reduce == "server":  # for comparison
             self.all_reduce = import_module("minidist.collectives").server_all_reduce
-        for flat in flats_of(units):
-            flat.divide(flat.comm or comm)
-        super().__init__(units, settings)
         self.buffers: dict[Comm, ConstantBuffer] = {}  # with --bucket-size, one for each group of ranks that sum
         if settings.bucket_size:
             self.buffers = {ranks: self.constant_buffer(ranks, settings.bucket_size) for ranks in self.data_axes}
+
+    def divide(self, units: list[Unit]) -> None:
+        for flat in flats_of(units):
+            flat.divide(flat.comm or self.comm)
 
     @property
     def data_axes(self) -> list[Comm]:
@@ -125,9 +126,9 @@ class DataParallel(Engine):
         total = 0.0
         for rank in range(self.comm.size):
             shards = [shard_of(flat, flat.grad, rank) for flat in counted if flat.comm is self.comm]
-            total += sum(map(squared_norm, shards))
+            total += sum(map(sum_of_squares, shards))
         apart = [shard_of(flat, flat.grad, flat.comm.rank) for flat in counted if flat.comm is not self.comm]
-        return total + self.sum_of(sum(map(squared_norm, apart))) if apart else total
+        return total + self.sum_of(sum(map(sum_of_squares, apart))) if apart else total
 
     def sum_of(self, mine: float) -> float:
         """The sum of one number from each rank, added in order of rank, so that all ranks get the same bits."""
@@ -138,7 +139,7 @@ class DataParallel(Engine):
     def holds_a_stage(self) -> bool:  # type: ignore[override]
         return self.axes.others is not None
 
-    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+    def collect_on_rank_0(self, named: dict[str, Array]) -> dict[str, Array]:
         everyone = self.axes.others.gather_object(named) if self.axes.others else [named]
         return {name: array for stage in everyone or [] for name, array in stage.items()}
 

@@ -23,13 +23,14 @@ from minidist.memory.link import Link
 from minidist.memory.pool import Pool
 from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit, flats_of, micro_batches
-from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
+from minidist.nn.layers import Batch, Tokens, Unit, flats_of, micro_batches
+from minidist.nn.optim import AdamW, Optimizer, clipping_factor, sum_of_squares
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array
 from minidist.passes import Passage, Passes, count_reads, segments
 
-JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds whose peak is measured jointly
+# Kinds whose joint peak is measured, too:
+PEAKS_TOGETHER = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Settings:
     capacity: int | None = None  # bytes that a rank's device can hold, without workspace; more raises OutOfMemory
     host_capacity: int | None = None  # the same for its part of the host's memory
     disk_capacity: int | None = None  # the same for its part of a disk, if one is used
+    swap: Any = None  # the file of model states that are on a disk: a SwapFile of `minidist/memory/files.py`
 
 
 @dataclass
@@ -61,11 +63,14 @@ class Loss:
 class Engine(Passes):
     """Serial training: the truth to which every other engine is compared."""
 
+    comm: Any = None  # the ranks that share the batch, if there are others
     holds_a_stage = False  # whether other ranks hold other units
     accumulated: int | None = None  # micro-batches added up here before a gradient is reduced; None: all of a step
     updates_on = "device"  # the memory in which the optimizer works; or "host"
 
-    def __init__(self, units: list[Unit], settings: Settings) -> None:
+    def __init__(self, units: list[Unit], settings: Settings, comm: Any = None) -> None:
+        if comm is not None:
+            self.comm = comm
         self.units, self.settings, self.precision = units, settings, settings.precision
         self.segments = segments(units, settings.recompute)
         self.loss_scale = LossScale(self.precision.loss_scale)
@@ -77,21 +82,24 @@ class Engine(Passes):
         self.make_memories()
         self.states = self.host if self.updates_on == "host" else self.device  # holds what only the update needs
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
+        self.divide(units)
         self.flats = flats_of(units)
         for flat, readers in count_reads(units).items():
-            flat.readers = readers
-            flat.to_come = self.backwards(flat)
-            flat.device = self.device
+            flat.readers, flat.backwards_done, flat.device = readers, 0, self.device
             self.make_arrays(flat)
 
     # ---- what a rank holds, and which piece its optimizer updates ---------------------------------------------------
+    # The constructor calls these three, before a subclass's own fields are set.
 
     def make_memories(self) -> None:
         """This rank's memories, the fastest first, and the links between them."""
-        self.device = Pool("device", self.settings.capacity, JOINT)
-        self.host = Pool("host", self.settings.host_capacity, JOINT, beside=self.device)
+        self.device = Pool("device", self.settings.capacity, PEAKS_TOGETHER)
+        self.host = Pool("host", self.settings.host_capacity, PEAKS_TOGETHER, beside=self.device)
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
+
+    def divide(self, units: list[Unit]) -> None:
+        """Say which ranks share each Flat. Here: none do."""
 
     def make_arrays(self, flat: Flat) -> None:
         """Make the arrays that a Flat holds during the whole training."""
@@ -146,7 +154,7 @@ class Engine(Passes):
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """Run a whole step over a global batch; returns this rank's part of its loss."""
         loss = 0.0
         for part in micro_batches(x, y, self.settings.accumulate):
@@ -154,9 +162,10 @@ class Engine(Passes):
             self.backward(micro_batch)
             self.step()
             loss += micro_batch.value
+            del micro_batch  # its tokens
         return loss
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         """The loss of a global micro-batch: tokens x and targets y, integers (B, T)."""
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
@@ -165,29 +174,29 @@ class Engine(Passes):
         share = batch.tokens.size / x.size / self.settings.accumulate
         return Loss(self.loss_share((float(loss) + sum(batch.losses)) * share), self.weight(share), passages)
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         """This rank's part of the mean loss of sequences x with targets y, without dropout. Stores nothing."""
         self.training = False
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
-    def count_layer_bytes(self, x: Array, y: Array, dropout: float) -> int:
+    def count_layer_bytes(self, x: Tokens, y: Tokens, dropout: float) -> int:
         """Bytes that the layers would store for a micro-batch with this dropout: runs a forward and drops its tapes."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
         _kept = self.run(self.segments, batch.tokens, batch)
         return self.device.held["activations"]
 
-    def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
+    def share_of(self, x: Tokens, y: Tokens, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch, or its positions of these. key: the dropout masks depend on it;
         None: no dropout."""
         whole = x.size
         rows = self.rows(len(x))
         span = self.span(x.shape[1])
-        tokens, targets = (self.passing(ids[rows.start : rows.stop]) for ids in (x, y))
-        if span:
-            tokens, targets = (self.passing(ids[:, span.here]) for ids in (tokens, targets))
+        here = span.here if span else slice(None)
+        own = (np.array(np.asarray(ids[rows.start : rows.stop])[:, here]) for ids in (x, y))  # only now are they read
+        tokens, targets = map(self.as_workspace, own)
         selective = self.settings.recompute == "selective"
         return Batch(tokens, targets, rows.start, key, span=span, whole=whole, selective=selective)
 
@@ -251,17 +260,17 @@ class Engine(Passes):
 
     def squared_norm(self) -> float:
         """Σ g² over all gradients of the model. Not finite if one of them overflowed."""
-        return sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted)
+        return sum(sum_of_squares(self.owned(flat)[1]) for flat in self.flats if flat.counted)
 
     def update_all(self, scale: float) -> None:
         """Update all that this rank owns, with gradients multiplied by `scale`, and give other ranks the result."""
-        for flat in self.in_turn(self.flats):
+        for flat in self.with_states(self.flats):
             self.update(flat, self.owned(flat)[1], scale)
             self.refresh(flat)
         self.after_update()
         self.updates += 1
 
-    def in_turn(self, flats: Sequence[Flat]) -> Iterable[Flat]:
+    def with_states(self, flats: Sequence[Flat]) -> Iterable[Flat]:
         """The Flats, each with its optimizer states in the memory where the update works. Here: they are there."""
         return flats
 
@@ -301,7 +310,7 @@ class Engine(Passes):
         hold may be of values, gradients or optimizer state. All ranks must call this."""
         return {parameter.name: parameter.whole(view) for parameter, view in flat.views(self.whole(flat, piece))}
 
-    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+    def collect_on_rank_0(self, named: dict[str, Array]) -> dict[str, Array]:
         """On rank 0, the arrays of all units by name, from the ranks that hold them. Here: rank 0 holds them all."""
         return named
 
@@ -309,11 +318,15 @@ class Engine(Passes):
         """By a batch's first sequence: the tokens that ran forward through each unit since `passed` was cleared."""
         return {first: tokens / len(self.units) for first, tokens in self.passed.items()}
 
-    def counted(self) -> dict[str, Any]:
+    def other_counts(self) -> dict[str, Any]:
         """Other figures that this rank has counted, for its chapter's claims."""
         return {"layer_activations": self.layer_activations}
 
-    def memory(self) -> dict[str, int]:
+    def peak_bytes(self) -> dict[str, int]:
         """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`). Some kinds also
         have a joint peak: gathered parameters and buckets ("transient"), and what waits for a backward ("kept")."""
         return self.device.peak
+
+    def memory(self) -> dict[str, int]:
+        """The former name of `peak_bytes`."""
+        return self.peak_bytes()

@@ -47,13 +47,13 @@ from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Unit, flats_of
-from minidist.nn.mixture import EXPERTS, Mixture, Plan, Tally, choose
+from minidist.nn.mixture import EXPERTS, Mixture, RoutingPlan, Tally, choose
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
 
 
 @dataclass(frozen=True)
-class Group:
+class ExpertGroup:
     """The ranks among which a mixture is divided, as one of them sees them."""
 
     experts: Comm  # P ranks that divide the experts among them
@@ -70,52 +70,52 @@ class Group:
 class Route:
     """Rows from this rank to its experts' ranks, and the way back."""
 
-    group: Group
-    going: Sequence[int]  # rows for each rank
-    coming: Sequence[Sequence[int]]  # rows from each rank, for each expert that is here
+    group: ExpertGroup
+    send_rows: Sequence[int]  # rows for each rank
+    recv_rows: Sequence[Sequence[int]]  # rows from each rank, for each expert that is here
 
     @property
     def counts(self) -> list[int]:
         """Rows for each expert that is here, from all ranks."""
-        return [sum(of_ranks) for of_ranks in zip(*self.coming, strict=True)]
+        return [sum(of_ranks) for of_ranks in zip(*self.recv_rows, strict=True)]
 
-    def there(self, rows: Array, phase: str) -> Array:
+    def to_experts(self, rows: Array, phase: str) -> Array:
         """Send this rank's rows (R, C), sorted by expert; returns the rows for the experts here, also so sorted."""
-        return self.exchange(rows, self.going, [sum(of) for of in self.coming], phase)[self.by_expert()]
+        return self.exchange(rows, self.send_rows, [sum(of) for of in self.recv_rows], phase)[self.by_expert()]
 
-    def back(self, rows: Array, phase: str) -> Array:
-        """Send rows back to the ranks that they came from: the inverse of `there`."""
+    def to_tokens(self, rows: Array, phase: str) -> Array:
+        """Send rows back to the ranks that they came from: the inverse of `to_experts`."""
         by_rank = np.empty_like(rows)
         by_rank[self.by_expert()] = rows
-        return self.exchange(by_rank, [sum(of) for of in self.coming], self.going, phase)
+        return self.exchange(by_rank, [sum(of) for of in self.recv_rows], self.send_rows, phase)
 
     def by_expert(self) -> Array:
         """The order by expert of rows that arrive rank by rank; from each rank they are sorted by expert."""
-        expert = np.concatenate([np.repeat(np.arange(len(of)), of) for of in self.coming])
+        expert = np.concatenate([np.repeat(np.arange(len(of)), of) for of in self.recv_rows])
         return np.argsort(expert, kind="stable")
 
-    def exchange(self, rows: Array, going: Sequence[int], coming: Sequence[int], phase: str) -> Array:
+    def exchange(self, rows: Array, send_rows: Sequence[int], recv_rows: Sequence[int], phase: str) -> Array:
         """Rows for each rank, one rank after another -> rows from each rank."""
         if self.group.experts.size == 1:  # nothing travels, and nothing is rounded
             return rows
         sent = rows.astype(self.group.wire, copy=False)
-        arrived = np.empty((sum(coming), rows.shape[1]), sent.dtype)
-        parts, rooms = np.split(sent, np.cumsum(going)[:-1]), np.split(arrived, np.cumsum(coming)[:-1])
+        arrived = np.empty((sum(recv_rows), rows.shape[1]), sent.dtype)
+        parts, rooms = np.split(sent, np.cumsum(send_rows)[:-1]), np.split(arrived, np.cumsum(recv_rows)[:-1])
         with self.group.experts.phase(phase):
-            ring.exchange(self.group.experts, parts, rooms)
+            ring.all_to_all_v(self.group.experts, parts, rooms)
         return arrived.astype(rows.dtype, copy=False)
 
 
 def dispatch(rows: Tensor, route: Route) -> Tensor:
     """Before the experts: send rows to the ranks that hold them."""
-    arrived = route.there(rows.data, "dispatch forward")
-    return record(arrived, (rows,), lambda drows: route.back(drows, "dispatch backward"))
+    arrived = route.to_experts(rows.data, "dispatch forward")
+    return record(arrived, (rows,), lambda drows: route.to_tokens(drows, "dispatch backward"))
 
 
 def combine(rows: Tensor, route: Route) -> Tensor:
     """After them."""
-    returned = route.back(rows.data, "combine forward")
-    return record(returned, (rows,), lambda drows: route.there(drows, "combine backward"))
+    returned = route.to_tokens(rows.data, "combine forward")
+    return record(returned, (rows,), lambda drows: route.to_experts(drows, "combine backward"))
 
 
 # ---- the layer -------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def combine(rows: Tensor, route: Route) -> Tensor:
 class ExpertParallel(Mixture):
     """A mixture whose experts are on other ranks, too; `experts` are those of this rank."""
 
-    group: Group = field(kw_only=True)
+    group: ExpertGroup = field(kw_only=True)
 
     def compute(self, rows: Tensor, counts: list[int]) -> Tensor:
         """Each row's expert, wherever it is. counts: this rank's rows for each of all experts."""
@@ -135,13 +135,13 @@ class ExpertParallel(Mixture):
     def route(self, counts: list[int]) -> Route:
         comm = self.group.experts
         held = [ring.chunk(self.number, comm.size, rank) for rank in range(comm.size)]
-        going = [sum(counts[of]) for of in held]
+        send_rows = [sum(counts[of]) for of in held]
         if self.routing.capacity is not None:  # every rank has the same number of rows for every expert
-            return Route(self.group, going, [counts[held[comm.rank]]] * comm.size)
-        coming = np.empty((comm.size, len(self.experts)), np.int64)
+            return Route(self.group, send_rows, [counts[held[comm.rank]]] * comm.size)
+        recv_rows = np.empty((comm.size, len(self.experts)), np.int64)
         with comm.phase("counts"):
-            ring.exchange(comm, [np.array(counts[of]) for of in held], list(coming))
-        return Route(self.group, going, coming.tolist())
+            ring.all_to_all_v(comm, [np.array(counts[of]) for of in held], list(recv_rows))
+        return Route(self.group, send_rows, recv_rows.tolist())
 
     def capacity(self, batch: Batch) -> int | None:
         """C, for the mean of the ranks' tokens: all ranks have the same, even if one has a sequence more."""
@@ -159,7 +159,7 @@ class ExpertParallel(Mixture):
             prob = limit_hosts(prob, self.routing.top, self.group.hosts, self.group.host_limit)
         return super().choose(prob)
 
-    def tally(self, chosen: Array, plan: Plan) -> Tally:
+    def tally(self, chosen: Array, plan: RoutingPlan) -> Tally:
         if self.group.hosts == 1:
             return super().tally(chosen, plan)
         hosts, comm, each = self.group.hosts, self.group.experts, self.number // self.group.hosts
@@ -195,7 +195,7 @@ def limit_hosts(prob: Array, k: int, hosts: int, limit: int) -> Array:
 # ---- the model, divided ----------------------------------------------------------------------------------------------
 
 
-def split(units: list[Unit], group: Group) -> list[Unit]:
+def split(units: list[Unit], group: ExpertGroup) -> list[Unit]:
     """The same model; each rank of the group gets its experts. `units` stay unchanged."""
     return [
         replace(unit, mlp=give_experts(unit.mlp, group))
@@ -205,7 +205,7 @@ def split(units: list[Unit], group: Group) -> list[Unit]:
     ]
 
 
-def give_experts(whole: Mixture, group: Group) -> ExpertParallel:
+def give_experts(whole: Mixture, group: ExpertGroup) -> ExpertParallel:
     here = ring.chunk(whole.number, group.experts.size, group.experts.rank)
     return ExpertParallel(**{**vars(whole), "experts": whole.experts[here], "tallies": {}}, group=group)
 
@@ -227,7 +227,7 @@ def expert_parallel(
 ) -> DataParallel:
     """All ranks share the batch, and layout.ep of them the experts."""
     experts, copies = Mesh(comm, layout).experts()
-    group = Group(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
+    group = ExpertGroup(experts, comm, settings.precision.stored, layout.ep_hosts, host_limit)
     divided = split(units, group)
     share_experts(divided, copies)
     return LADDER[zero](divided, settings, comm, Axes(others=experts))

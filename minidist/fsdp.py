@@ -56,7 +56,7 @@ from minidist.memory.recompute import Turn
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm, Request
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.zero3 import ZeRO3
 
@@ -112,35 +112,36 @@ class FSDP(ZeRO3):
         prefetch: int = 1,
         no_sync: bool = False,
     ) -> None:
+        super().__init__(units, settings, comm, axes)
         self.reshard_after_forward, self.no_sync = reshard_after_forward, no_sync
         self.forward_prefetch, self.backward_prefetch = forward_prefetch, backward_prefetch
         self.limit = prefetch
         self.coming: list[Turn] = []  # the turns left in this pass
-        self.ahead = self.behind = 0  # units whose gather starts before a unit computes, and after
+        self.prefetch_before = self.prefetch_after = 0  # units whose gather starts before a unit computes, and after
         self.gathering: dict[Flat, Started] = {}
         self.reducing: list[tuple[Flat, list[Array], Started]] = []  # a unit's Flats, with the parts to add up
-        self.clock, self.took = Clock(), 0.0  # over a step's forwards and backwards
+        self.clock, self.step_time = Clock(), 0.0  # over a step's forwards and backwards
         self.accumulated = None if no_sync else 1  # None: as in ZeRO-1
-        super().__init__(units, settings, comm, axes)
 
     # ---- a pass: which units come, and how many of them are gathered ahead -------------------------------------------
     # PyTorch records the order in a forward, and reverses it (section 3.3.2). Here the model is a list of units.
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         if self.micro_batch == 0:
             self.clock = Clock(bandwidth=self.precision.bytes)  # sending a parameter takes one unit of time
         return super().forward(x, y)
 
     def expect(self, turns: Sequence[Turn]) -> None:
         self.coming = [*turns]
-        self.ahead, self.behind = self.limit * self.forward_prefetch, 0
+        self.prefetch_before, self.prefetch_after = self.limit * self.forward_prefetch, 0
         if turns[0].what != "forward":
-            self.ahead, self.behind = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
+            now = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
+            self.prefetch_before, self.prefetch_after = now
 
     def backward(self, loss: Loss) -> None:
         super().backward(loss)
         self.finish_reduce()
-        self.took = self.clock.now
+        self.step_time = self.clock.now
 
     # ---- parameters --------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class FSDP(ZeRO3):
             self.wait(self.gathering.pop(flat))
         if flat is unit.reads[-1]:
             self.coming.pop(0)
-            self.prefetch(self.ahead)
+            self.prefetch(self.prefetch_before)
             self.clock.work(cost * sum(read.padded for read in unit.reads))
         return whole
 
@@ -173,7 +174,7 @@ class FSDP(ZeRO3):
     def leave(self, unit: Unit, left: Counter[Flat]) -> None:
         """The unit has run; its gradient is not reduced yet."""
         super().leave(unit, left)
-        self.prefetch(self.behind)
+        self.prefetch(self.prefetch_after)
 
     def forget(self, flat: Flat) -> None:
         """Reshard, unless the unit stays whole: until its backward, and with no_sync until the step's last backward."""
@@ -215,8 +216,8 @@ class FSDP(ZeRO3):
             request.wait()
         self.clock.wait(started.through)
 
-    def counted(self) -> dict[str, Any]:
-        return {**super().counted(), "time": self.took}
+    def other_counts(self) -> dict[str, Any]:
+        return {**super().other_counts(), "time": self.step_time}
 
 
 if __name__ == "__main__":

@@ -39,18 +39,19 @@ Memory-centric tiling (section 5.1.3), for a layer that is too large to be gathe
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from minidist import contents, ring
 from minidist.data_parallel import Axes
-from minidist.engine import JOINT, Loss, Settings
+from minidist.engine import PEAKS_TOGETHER, Loss, Settings
 from minidist.memory.files import Ahead, DiskLink, Mover, Moves, Room, Rooms, SwapFile, wait
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Turn, list_gathers
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
 
@@ -64,17 +65,17 @@ class Infinity(Offload):
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, swap: SwapFile, axes: Axes | None = None
     ) -> None:
+        super().__init__(units, replace(settings, swap=swap), comm, axes)
         self.swap = swap
         self.before: dict[str, int] = {}  # the kernel's counters when the step began
-        super().__init__(units, settings, comm, axes)
         largest, dtype = max(flat.master.size for flat in self.flats), self.precision.updated
         self.rooms = Rooms(self.host, "optimizer", 3, (1 + settings.optimizer.moments) * largest, dtype)
         self.all_rooms = [self.rooms]
 
     def make_memories(self) -> None:
         super().make_memories()
-        self.disk = Pool("disk", self.settings.disk_capacity, JOINT, beside=self.device)
-        self.slow_link = DiskLink(self.host, self.disk, self.swap)
+        self.disk = Pool("disk", self.settings.disk_capacity, PEAKS_TOGETHER, beside=self.device)
+        self.slow_link = DiskLink(self.host, self.disk, self.settings.swap)
         self.mover = Mover(self.slow_link, READERS)
         self.pools.append(self.disk)
         self.links.append(self.slow_link)
@@ -89,13 +90,13 @@ class Infinity(Offload):
 
     def put(self, kind: str, array: Array) -> Array:
         """Move an array from host memory to a new place in the file."""
-        file = self.swap.empty(self.disk, kind, array.size, array.dtype)
+        file = self.settings.swap.empty(self.disk, kind, array.size, array.dtype)
         wait(self.mover.down(kind, array, out=file))
         return file
 
     # ---- the update: one Flat's states arrive while a second's are in use and a third's leave ------------------------
 
-    def in_turn(self, flats: Sequence[Flat]) -> Iterator[Flat]:
+    def with_states(self, flats: Sequence[Flat]) -> Iterator[Flat]:
         for flat, room in Ahead((flat, self.read_states(flat)) for flat in flats):
             files = flat.master, *flat.moments
             with room as states:
@@ -121,7 +122,7 @@ class Infinity(Offload):
     def refresh(self, flat: Flat) -> None:
         """As in ZeRO-Offload. If a checkpoint has just been loaded, the states are read into a room first."""
         if self.disk.has(flat.master):
-            for _ in self.in_turn([flat]):
+            for _ in self.with_states([flat]):
                 super().refresh(flat)
         else:
             super().refresh(flat)
@@ -133,7 +134,7 @@ class Infinity(Offload):
 
     # ---- what was moved, as the kernel counts it ---------------------------------------------------------------------
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         if self.micro_batch == 0:
             self.before = self.mover.kernel()
         return super().forward(x, y)
@@ -144,8 +145,8 @@ class Infinity(Offload):
         if self.updates > updates:
             self.seen |= self.mover.kernel_since(self.before)
 
-    def counted(self) -> dict[str, Any]:
-        return {**super().counted(), "overwritten": sum(rooms.overwritten for rooms in self.all_rooms)}
+    def other_counts(self) -> dict[str, Any]:
+        return {**super().other_counts(), "overwritten": sum(rooms.overwritten for rooms in self.all_rooms)}
 
 
 class Infinity1(Infinity, Offload1):

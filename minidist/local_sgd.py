@@ -25,8 +25,7 @@ from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
-from minidist.nn.optim import squared_norm
-from minidist.nn.tensor import Array
+from minidist.nn.optim import sum_of_squares
 
 
 class LocalSGD(DataParallel):
@@ -38,10 +37,10 @@ class LocalSGD(DataParallel):
         """every: H. lr, momentum: η and μ."""
         super().__init__(units, settings, comm)
         self.every, self.lr, self.momentum = every, lr, momentum
-        self.outer: dict[Flat, tuple[Array, Array]] = {}  # θ after the last averaging, and v
         if (lr, momentum) != (1.0, 0.0):
             hold = partial(self.device.hold, "outer")
-            self.outer = {flat: (hold(flat.master.copy()), hold(0 * flat.master)) for flat in self.flats}  # (padded,)
+            for flat in self.flats:  # θ after the last averaging, and v: each (padded,)
+                flat.added = {"outer": hold(flat.master.copy()), "velocity": hold(0 * flat.master)}
 
     # ---- H steps alone ----------------------------------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ class LocalSGD(DataParallel):
         """Send nothing: the gradient stays on this rank."""
 
     def squares(self) -> float:
-        return sum(squared_norm(flat.grad) for flat in self.flats)
+        return sum(sum_of_squares(flat.grad) for flat in self.flats)
 
     def apply_gradients(self) -> None:
         try:
@@ -72,8 +71,8 @@ class LocalSGD(DataParallel):
             with self.comm.phase("all-reduce parameters"):
                 ring.all_reduce(self.comm, flat.master, flat.master)
             flat.master /= self.comm.size
-            if self.outer:
-                start, v = self.outer[flat]
+            if flat.added:
+                start, v = flat.added.values()
                 delta = start - flat.master
                 v[...] = self.momentum * v + delta
                 start -= self.lr * (delta + self.momentum * v)

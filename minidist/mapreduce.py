@@ -33,13 +33,13 @@ from zlib import crc32
 
 from minidist import contents
 from minidist.mpi.comm import Comm
-from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.mailbox import NumberedMailbox
 from minidist.mr import files, messages
 from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
-from minidist.mr.messages import IDLE, Place
+from minidist.mr.messages import IDLE, PieceId
 from minidist.mr.peers import WorkerPeer
-from minidist.mr.plan import Plan, Result
+from minidist.mr.plan import Plan, TaskResult
 from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
@@ -52,7 +52,7 @@ def run(
     comm: Comm,
     plan: Plan,
     disk: Callable[[Plan, int], Disk] = Disk,
-    mailbox: Callable[[Comm, int], Mailbox] = Mailbox,
+    mailbox: Callable[[Comm, int], NumberedMailbox] = NumberedMailbox,
 ) -> EndedJob:
     """Run the job. All ranks must call this with the same plan; each returns what the master recorded.
 
@@ -88,13 +88,13 @@ def run(
 # ---- step 1: split the input -----------------------------------------------------------------------------------------
 
 
-def split(inputs: Sequence[tuple[str, int]], m: int) -> list[list[files.Piece]]:
+def split(inputs: Sequence[tuple[str, int]], m: int) -> list[list[files.InputPiece]]:
     """Cut the input files (path, bytes) into m splits of about equal size. If there are few lines, some are empty.
 
     The files, one after another, are cut at equal distances, and each cut is moved to the next beginning of a line. So
     no split cuts a line. None cuts a UTF-8 character either, because a line feed's byte is part of no other character.
     """
-    splits: list[list[files.Piece]] = [[] for _ in range(m)]
+    splits: list[list[files.InputPiece]] = [[] for _ in range(m)]
     total, before, i = sum(size for _, size in inputs), 0, 0  # before: bytes of the files before this one
     for path, size in inputs:
         start = 0
@@ -102,7 +102,7 @@ def split(inputs: Sequence[tuple[str, int]], m: int) -> list[list[files.Piece]]:
             target = (i + 1) * total // m - before  # where split i would end if every line had one byte
             end = size if target >= size else files.next_line(path, size, max(start, target))
             if end > start:
-                splits[i].append(files.Piece(path, start, end))
+                splits[i].append(files.InputPiece(path, start, end))
             i += target < size
             start = end
         before += size
@@ -140,7 +140,7 @@ class Master(MasterPeer):
         regions = [(done.worker, done.result.sizes[number]) for done in self.tasks.map] if kind == "reduce" else []
         self.tell([worker], messages.Do(task.name, regions or task.split, task.skip))
 
-    def complete(self, task: Task, worker: int, result: Result) -> None:
+    def complete(self, task: Task, worker: int, result: TaskResult) -> None:
         """A task is done: its output is a committed file, or is on the disk of the worker that ran the map."""
         unexpected = self.tasks.finish(task, worker, result, self.clock())  # from an earlier run, or a worker given up
         self.events.note("found" if unexpected else "done", task.name, worker, "backup" if task.running else "")
@@ -154,7 +154,7 @@ class Worker(WorkerPeer):
 
     # -- step 3: map --
 
-    def map(self, attempt: Attempt) -> Result:
+    def map(self, attempt: Attempt) -> TaskResult:
         """Call the user's map for every record of a split, and write the pairs to R region files."""
         folder, buffer = self.disk.fresh("unfinished"), files.Buffer()
         for document, offset, text in self.records(attempt):
@@ -201,7 +201,7 @@ class Worker(WorkerPeer):
     def shuffle(self, attempt: Attempt) -> Iterator[bytes]:
         """Region r of every map in order, piece by piece, from the disks of the workers that hold them."""
         r, regions = attempt.number, attempt.source  # messages change the latter while this runs
-        wanted = deque(Place(r, m, at) for m, (_, size) in enumerate(regions) for at in range(0, size, PIECE))
+        wanted = deque(PieceId(r, m, at) for m, (_, size) in enumerate(regions) for at in range(0, size, PIECE))
         total = len(wanted)
         while wanted or self.asked:
             while wanted and len(self.asked) < WINDOW:
@@ -226,7 +226,7 @@ class Worker(WorkerPeer):
 
     # -- step 6: reduce, and commit --
 
-    def reduce(self, attempt: Attempt) -> Result:
+    def reduce(self, attempt: Attempt) -> TaskResult:
         """Fetch and sort the pairs, call the user's reduce for one key after another, and commit the output by name."""
         r, breathing = attempt.number, functools.partial(self.breathing, attempt)
         sorter = files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved, breathing)
@@ -270,11 +270,13 @@ class FaultTolerantMaster(Master):
             self.tasks.release(task, worker)
             self.requeue(task, "lost")
             if task.name[0] == "reduce":
-                self.tell([worker], messages.Drop(task.name))  # if it comes back, it does not know where regions are
+                self.tell(
+                    [worker], messages.DropTask(task.name)
+                )  # if it comes back, it does not know where regions are
 
     def lose_output(self, maps: list[Task], why: str) -> None:
         """Run these maps again; reduces in progress that have not read their output will read the new one."""
-        self.tell(self.alive, messages.Lost([task.name[1] for task in maps]))
+        self.tell(self.alive, messages.OutputLost([task.name[1] for task in maps]))
         for task in maps:
             self.tasks.undo(task)
             self.requeue(task, why)
@@ -284,12 +286,12 @@ class FaultTolerantMaster(Master):
         if self.tasks.put_back(task):
             self.events.note("again", task.name, detail=why)
 
-    def complete(self, task: Task, worker: int, result: Result) -> None:
+    def complete(self, task: Task, worker: int, result: TaskResult) -> None:
         """Other workers that run the task may drop it; reduces in progress learn where a map's output is now."""
         super().complete(task, worker, result)
-        self.tell(task.running, messages.Drop(task.name))
+        self.tell(task.running, messages.DropTask(task.name))
         if task.name[0] == "map" and any(reduce.running for reduce in self.tasks.reduce):
-            self.tell(self.alive, messages.Moved(task.name[1], worker, result.sizes))
+            self.tell(self.alive, messages.OutputMoved(task.name[1], worker, result.sizes))
 
     # -- when a worker is slow: backup tasks (section 3.6) --
 

@@ -65,10 +65,12 @@ class Offload(ZeRO2):
         delay_after: int | None = None, threads: int = 1,
     ) -> None:  # fmt: skip
         """delay_after: steps after which updates run during the next step. threads: how many a rank updates with."""
+        super().__init__(units, settings, comm, axes)
         self.delay_after = delay_after
         self.spare: dict[Flat, Array] = {}  # a second gradient for each Flat: one updates while the other collects
+        if self.delay_after is not None:
+            self.spare = {flat: self.host.zeros("gradients", flat.grad.size, flat.grad.dtype) for flat in self.flats}
         self.clock, self.host_clock = Clock(), Clock()
-        super().__init__(units, settings, comm, axes)
         largest = min(BLOCK, max(flat.master.size for flat in self.flats))
         rooms = [self.host.empty("workspace", largest, settings.precision.updated) for _ in range(threads)]
         self.settings = replace(settings, optimizer=InThreads(settings.optimizer, rooms))
@@ -76,11 +78,6 @@ class Offload(ZeRO2):
         self.pending: Future[None] | None = None  # the update that runs during the next step
         self.began = 0.0  # when this step began, on the clock
         self.seen: dict[str, float] = {}  # figures of the last step that updated, for the report
-
-    def make_arrays(self, flat: Flat) -> None:
-        super().make_arrays(flat)
-        if self.delay_after is not None:
-            self.spare[flat] = self.host.zeros("gradients", flat.grad.size, flat.grad.dtype)
 
     # ---- what goes over the link -------------------------------------------------------------------------------------
 
@@ -162,8 +159,8 @@ class Offload(ZeRO2):
             self.host_clock.work(UPDATE)
         super().update(flat, grad, scale)
 
-    def counted(self) -> dict[str, Any]:
-        return {**super().counted(), **self.seen, "skipped": self.steps - self.updates}
+    def other_counts(self) -> dict[str, Any]:
+        return {**super().other_counts(), **self.seen, "skipped": self.steps - self.updates}
 
 
 class Offload1(Offload):

@@ -36,11 +36,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from minidist import contents, context_parallel, tensor_parallel
-from minidist.cp.group import Group
+from minidist.cp.group import ContextGroup
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
-from minidist.expert_parallel import Group as Experts
-from minidist.expert_parallel import share_experts
+from minidist.expert_parallel import ExpertGroup, share_experts
 from minidist.expert_parallel import split as give_experts
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
@@ -71,17 +70,17 @@ def grid(
     shard = mesh.along("shard", "context")  # the ranks that divide model states
     data = mesh.along("host", "shard")  # the ranks that share the sequences
     batch = mesh.along("host", "shard", "context")  # ... and the batch's tokens
-    cut = Group(context, settings.precision.stored)
+    cut = ContextGroup(context, settings.precision.stored)
     norm_over, span = {}, None
 
     if layout.cp > 1:  # attention finds the keys of other ranks
         units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
     experts, copies = mesh.experts()
-    routes = Experts(experts, batch, settings.precision.stored, layout.ep_hosts, host_limit)
+    routes = ExpertGroup(experts, batch, settings.precision.stored, layout.ep_hosts, host_limit)
     units = give_experts(units, routes)  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
-        units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
+        units = tensor_parallel.split(units, tensor_parallel.TensorGroup(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
     if layout.pp > 1:  # this rank has the units of its stage
         schedule = SCHEDULES[layout.schedule]

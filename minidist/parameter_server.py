@@ -43,18 +43,31 @@ from minidist.nn.tensor import Array
 from minidist.ps.engines import Gradients
 from minidist.ps.inbox import Inbox
 from minidist.ps.key_lists import dense, pick_weights
-from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
+from minidist.ps.messages import (
+    ALL,
+    Answer,
+    Copied,
+    Flush,
+    Mailbox,
+    Norm,
+    Pull,
+    Push,
+    ToShard,
+    Update,
+    WorkerDone,
+    WorkerRequest,
+)
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
-from minidist.ps.outcome import Held, RankResult, TrainedRun, WorkerLog
-from minidist.ps.plan import Plan
-from minidist.ps.replication import Chain
+from minidist.ps.outcome import HeldShard, RankOutcome, TrainedRun, WorkerLog
+from minidist.ps.plan import RankPlan
+from minidist.ps.replication import ReplicaChain
 from minidist.ps.requests import Requests, Serve
 from minidist.ps.simulated_time import Cable
 from minidist.ps.vector_clock import RangeClocks
 
 
-def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
+def consistent(plan: RankPlan, consistency: str, staleness: float) -> RankPlan:
     """The plan with one of the three consistency models: they differ in `Server.push` and in `Server.fresh`."""
     bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
     return replace(plan, aggregate=consistency == "bsp", staleness=bound)
@@ -63,10 +76,10 @@ def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
 
-class Worker:
+class TrainingWorker:
     """Pulls weights, computes a gradient with them, and pushes it."""
 
-    def __init__(self, engine: Gradients, plan: Plan, mailbox: Mailbox) -> None:
+    def __init__(self, engine: Gradients, plan: RankPlan, mailbox: Mailbox) -> None:
         self.engine, self.plan, self.mailbox = engine, plan, mailbox
         self.clock = 0  # iterations done
         self.cable, self.log = Cable(), WorkerLog()
@@ -90,9 +103,9 @@ class Worker:
         self.log.tokens = self.engine.tokens_per_unit()
         self.requests.wait(serve)
         for rank in range(self.mailbox.comm.size):
-            self.mailbox.send(rank, Done())
+            self.mailbox.send(rank, WorkerDone())
 
-    def questions(self) -> list[Request]:
+    def questions(self) -> list[WorkerRequest]:
         """Requests after `clock` iterations: for all weights; after the last, only whether all pushes are safe."""
         if self.clock == self.plan.iterations:
             return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
@@ -126,7 +139,7 @@ class Server:
     stops, a copy takes over (ps/replication.py).
     """
 
-    def __init__(self, shard: int, plan: Plan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
+    def __init__(self, shard: int, plan: RankPlan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
         self.shard, self.plan, self.settings, self.mailbox = shard, plan, settings, mailbox
         self.ranges = {i: plan.ranges[i] for i in plan.of(shard)}
         # [weights, *moments] of each range, each (hi - lo,); `start` holds them for all keys
@@ -138,7 +151,7 @@ class Server:
         self.held: list[tuple[Pull | Flush, float]] = []  # requests held back, and since when
         self.order: list[tuple[int, int, int]] = []  # updates made: range, worker, clock
         self.cable, self.inbox = Cable(), Inbox(plan)
-        self.norms, self.chain = Norms(shard, plan, mailbox), Chain(shard, plan, mailbox)
+        self.norms, self.chain = Norms(shard, plan, mailbox), ReplicaChain(shard, plan, mailbox)
 
     # ---- one message after another ----------------------------------------------------------------------------------
 
@@ -278,7 +291,7 @@ class Server:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> TrainedRun | None:
+def train_once(comm: Comm, job: command.Job, plan: RankPlan, start: list[Array]) -> TrainedRun | None:
     """Train from start to end; returns, on rank 0, everything that the ranks recorded. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot get in here
     comm.ledger.reset()
@@ -287,7 +300,7 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     servers = {shard: Server(shard, plan, job.settings, start, mailbox) for shard in held}
     worker = None
     if comm.rank in plan.workers:
-        worker = Worker(Gradients(job.units, job.settings, plan, plan.workers.index(comm.rank)), plan, mailbox)
+        worker = TrainingWorker(Gradients(job.units, job.settings, plan, plan.workers.index(comm.rank)), plan, mailbox)
     node = Node(plan, mailbox, servers, worker)
     shown = comm.rank == 0 and plan.options.json != "-"
     progress = Progress(plan.options.steps, shown, label=f"{plan.name}, loss of rank 0: step")
@@ -298,9 +311,9 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     progress.close()
     comm.flush()
     left = () if node.stopped else servers.values()
-    shards = [Held.of(each.chain, each.state, each.clocks, each.order) for each in left]
+    shards = [HeldShard.of(each.chain, each.state, each.clocks, each.order) for each in left]
     log, ledger = worker.log if worker else None, comm.ledger
-    everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
+    everyone = comm.gather_object(RankOutcome(log, ledger.sent, ledger.received, shards))
     return TrainedRun(plan, everyone) if everyone else None
 
 

@@ -29,21 +29,35 @@ def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
 
 
 @dataclass(eq=False)
-class Passage:
-    """A micro-batch's pass through a segment: what its forward leaves for its backward."""
+class Taped:
+    """A micro-batch's pass through a unit that keeps its activations."""
 
-    segment: Segment
+    unit: Unit
     batch: Batch
-    tape: Tape | None = None  # of a unit that keeps its activations
-    x: Kept | None = None  # the input of a segment that is to run again
-    within: "list[Passage]" = field(default_factory=list)  # ... its passages, once it does
-    start: Array | None = None  # the input of a unit that runs just before its own backward
+    tape: Tape
+    start: Array | None = None  # the unit's input, if its forward runs only now, just before its backward
 
     @property
     def tapes(self) -> list[tuple[Unit, Tape]]:
         """The tapes that exist now, in order, each with its unit."""
-        inner = [pair for passage in self.within for pair in passage.tapes]
-        return [(self.segment.units[0], self.tape)] if self.tape else inner
+        return [(self.unit, self.tape)]
+
+
+@dataclass(eq=False)
+class Rerun:
+    """A micro-batch's pass through a segment that keeps only its input, and runs again before its backward."""
+
+    segment: Segment
+    batch: Batch
+    x: Kept  # the input, until then
+    within: "list[Passage]" = field(default_factory=list)  # its passages, from then on
+
+    @property
+    def tapes(self) -> list[tuple[Unit, Tape]]:
+        return [pair for passage in self.within for pair in passage.tapes]
+
+
+Passage = Taped | Rerun  # what a forward leaves for its backward
 
 
 class Passes:
@@ -95,18 +109,16 @@ class Passes:
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool, left: Counter[Flat]
     ) -> tuple[Array, list[Passage]]:
         """Like `run`. left: how often this pass will still read each Flat."""
-        passages = []
+        passages: list[Passage] = []
         for segment in segments:
-            passage = Passage(segment, batch)
-            if keep:
-                passages.append(passage)
-                store = self.store_of(segment.units[0])
-                if segment.within:
-                    passage.x = (self.checkpoints or store).keep(x)
-                else:
-                    passage.tape = Tape(store)
+            tape, store = None, self.store_of(segment.units[0])
+            if keep and segment.within:
+                passages.append(Rerun(segment, batch, (self.checkpoints or store).keep(x)))
+            elif keep:
+                tape = Tape(store)
+                passages.append(Taped(segment.units[0], batch, tape))
             for unit in segment.units:
-                x = self.run_unit(unit, x, batch, passage.tape, left)
+                x = self.run_unit(unit, x, batch, tape, left)
         return x, passages
 
     def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
@@ -118,7 +130,7 @@ class Passes:
             flat.bind(self.widened(self.parameters_of(flat)))
         if tape is None and self.device.arena:  # with an arena, temporary arrays need an address, too
             tape = Tape(self.store_of(unit), keeps=False)
-        y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
+        y = self.as_workspace(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
         self.leave(unit, left)
         self.device.mark("unit", f"{unit.name} {self.direction}")
         return y
@@ -140,22 +152,22 @@ class Passes:
         """Backward through some passages: from the gradient of their output to the gradient of their input. Without
         `weights`, the gradients of matrices wait for `run_weights`. dloss: the gradient of the loss, to which units may
         add something; if it is their output, that is dy."""
-        self.expect([turn for passage in reversed(passages) for turn in way_back(passage.segment)])
-        left = count_reads(all_units(passage.segment for passage in passages))
+        segments = [Segment([at.unit]) if isinstance(at, Taped) else at.segment for at in passages]
+        self.expect([turn for segment in reversed(segments) for turn in way_back(segment)])
+        left = count_reads(all_units(segments))
         dx: Array | None = dy
         waiting = list(passages)
         while waiting:
             passage = waiting.pop()
-            if passage.x:  # the passages within it come next
+            if isinstance(passage, Rerun):  # the passages within it come next
                 waiting += self.run_again(passage)
                 continue
             self.direction = "backward"
-            [unit], tape = passage.segment.units, passage.tape
-            assert tape is not None
-            assert dx is not None
+            unit, tape = passage.unit, passage.tape
+            assert dx is not None  # only tokens, the first unit's input, have no gradient
             self.device.doing = f"in {unit.name}, backward"
             for flat in unit.reads:
-                flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
+                flat.bind(self.widened(self.parameters_of(flat)), raw_grad=self.gradient_buffer(flat))
             if passage.start is not None:
                 unit(tape.tensor(passage.start), passage.batch)
                 passage.start = None
@@ -167,16 +179,16 @@ class Passes:
             self.device.mark("unit", f"{unit.name} backward")
         return dx
 
-    def run_again(self, passage: Passage) -> list[Passage]:
+    def run_again(self, passage: Rerun) -> list[Passage]:
         """Run the forward of a segment again, from the input that it kept; returns what it leaves for the backward. The
         last unit's forward runs right before its backward, so that its parameters are gathered once for both."""
-        assert passage.x is not None
-        x, passage.x = self.passing(passage.x.fetch()), None
+        x = self.as_workspace(passage.x.fetch())
+        del passage.x
         *segments, last = passage.segment.within
         self.direction = "again"
         x, passage.within = self.run_through(segments, x, passage.batch, True, count_reads(passage.segment.units))
         tape = Tape(self.store_of(last.units[0]))
-        passage.within.append(Passage(last, passage.batch, tape, start=x))
+        passage.within.append(Taped(last.units[0], passage.batch, tape, start=x))
         return passage.within
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -185,7 +197,7 @@ class Passes:
         for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
             self.device.doing = f"in {unit.name}, weights"
             for flat in unit.reads:
-                flat.bind(None, slopes=self.slopes_of(flat))
+                flat.bind(None, raw_grad=self.gradient_buffer(flat))
             tape.weight_backward()
             self.collect_all(unit)
             for flat in unit.reads:
@@ -202,22 +214,22 @@ class Passes:
     def count(self, unit: Unit) -> None:
         """Count one backward for each Flat that the unit reads. After the last one, the gradient is complete here."""
         for flat in unit.reads:
-            flat.to_come -= 1
-            if flat.to_come == 0:
+            flat.backwards_done += 1
+            if flat.backwards_done == self.backwards(flat):
+                flat.backwards_done = 0
                 self.reduce(flat)
-                flat.to_come = self.backwards(flat)
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def widened(self, stored: Array) -> Array:
         """Stored values in the dtype of arithmetic: a float32 copy in mixed precision, otherwise the array itself."""
-        return self.passing(stored.astype(self.precision.computed, copy=False))
+        return self.as_workspace(stored.astype(self.precision.computed, copy=False))
 
-    def slopes_of(self, flat: Flat) -> Array:
+    def gradient_buffer(self, flat: Flat) -> Array:
         """Zeros into which a backward writes a gradient (padded,), in the dtype of arithmetic."""
         return self.device.zeros("workspace", flat.padded, self.precision.computed)
 
-    def passing(self, array: Array) -> Array:
+    def as_workspace(self, array: Array) -> Array:
         """Register a temporary array as workspace, unless it is already registered under another kind."""
         return self.device.hold("workspace", array, rename=False)
 

@@ -35,7 +35,7 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings, segments
 from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Block, Unit, micro_batches
+from minidist.nn.layers import Batch, Block, Tokens, Unit, micro_batches
 from minidist.nn.tensor import Array
 from minidist.pp.in_flight import InFlight
 from minidist.pp.instructions import (
@@ -56,7 +56,7 @@ from minidist.pp.links import Links
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import Stage, stage_of
 from minidist.pp.versions import Used, Versions
-from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
+from minidist.pp.watch import UNIT_COSTS, OverRanks, StageClock
 
 
 class Pipeline:
@@ -78,7 +78,7 @@ class Pipeline:
         self.costs = UNIT_COSTS | {"R": 1.0 if recompute == "full" else sum(map(again, self.segments)) / max(blocks, 1)}
         self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
-        self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
+        self.watch = StageClock(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
         self.next: Instruction | None = None  # of the stream, if a step has ended before it
         self.in_flight = InFlight()
@@ -86,7 +86,7 @@ class Pipeline:
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """Run one step; returns this rank's part of its loss. Without a flush, some backwards run in later steps."""
         m, seed = self.at.micro_batches, self.engine.settings.seed
         if self.stream is None or self.next is None:  # the last stream has come to its end
@@ -123,7 +123,7 @@ class Pipeline:
         if self.versions:
             self.versions.restart()
         workers = at.workers(at.stage)  # a stage with r replicas takes r times as long: that is why it has them
-        self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
+        self.watch = StageClock(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
 
     def perform(self, instruction: Instruction) -> None:
         """Perform one instruction: let the engine compute, or send or receive."""
@@ -201,7 +201,7 @@ class Pipeline:
         shape = b, t // self.stage.pieces, self.stage.width
         return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         """This rank's part of the mean loss of sequences x with targets y: 0 on a stage without the head."""
         if self.at.replica > 0:
             return 0.0
@@ -219,7 +219,7 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def counted(self) -> dict[str, Any]:
+    def other_counts(self) -> dict[str, Any]:
         """Times of the last stream of instructions, and the most that was held at once since the beginning."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
         most = self.engine.device.peak

@@ -17,11 +17,10 @@ The other all-reduce algorithms with which it is compared: `minidist/collectives
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from minidist import contents
+from minidist import contents, former_names
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -144,24 +143,19 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
 def all_to_all(comm: Comm, x: Array) -> Array:
     """Send row i of x (N, ...) to rank i; row i of the result came from rank i. N-1 pairwise exchanges."""
     out = np.empty_like(x)
-    exchange(comm, list(x), list(out))
+    all_to_all_v(comm, list(x), list(out))
     return out
 
 
-def exchange(comm: Comm, parts: Sequence[Array], rooms: Sequence[Array]) -> None:
-    """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in rooms[i]."""
-    rooms[comm.rank][...] = parts[comm.rank]
+def all_to_all_v(comm: Comm, parts: Sequence[Array], outs: Sequence[Array]) -> None:
+    """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in outs[i]."""
+    outs[comm.rank][...] = parts[comm.rank]
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
-        comm.sendrecv(parts[dest], dest, rooms[source], source)
+        comm.sendrecv(parts[dest], dest, outs[source], source)
 
 
-def __getattr__(name: str) -> Any:  # a notebook of the former version imports `tree_all_reduce` from here
-    if name.startswith("__"):  # Python asks modules for such names
-        raise AttributeError(name)
-    from minidist import former
-
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)
 
 
 if __name__ == "__main__":

@@ -36,18 +36,18 @@ from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Unit,
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp.group import Group, Sliced
+from minidist.tp.group import Sliced, TensorGroup
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
 
 # ---- communication as operations: over the rings of tp/group.py ------------------------------------------------------
 
 
-def f(x: Tensor, group: Group) -> Tensor:
+def f(x: Tensor, group: TensorGroup) -> Tensor:
     """Before a matrix cut by columns: the identity. Every rank uses all of x, so x's gradient is the sum over ranks."""
     return record(x.data, (x,), lambda dy: group.all_reduce(dy, "backward"))
 
 
-def g(x: Tensor, group: Group) -> Tensor:
+def g(x: Tensor, group: TensorGroup) -> Tensor:
     """After a matrix cut by rows: the sum of the ranks' partial results; in the backward, the identity.
 
     With sequence parallelism (Korthikanti's ḡ) each rank gets only its shard of the sum; the backward gathers."""
@@ -56,7 +56,7 @@ def g(x: Tensor, group: Group) -> Tensor:
     return record(group.all_reduce(x.data, "forward"), (x,), lambda dy: dy)
 
 
-def gather(x: Tensor, group: Group) -> Tensor:
+def gather(x: Tensor, group: TensorGroup) -> Tensor:
     """Korthikanti's g: this rank's positions, and the others'. Its gradient is a shard of the ranks' sum."""
     return record(group.all_gather(x.data, "forward"), (x,), lambda dy: group.reduce_scatter(dy, "backward"))
 
@@ -67,7 +67,7 @@ def gather(x: Tensor, group: Group) -> Tensor:
 class ColumnParallelLinear(Linear):
     """y = x Wᵀ + b cut by outputs: x (B, T, in), or this rank's shard; W (out/t, in); y (B, T, out/t)."""
 
-    def __init__(self, weight: Parameter, bias: Parameter | None, group: Group) -> None:
+    def __init__(self, weight: Parameter, bias: Parameter | None, group: TensorGroup) -> None:
         self.weight, self.bias, self.group = weight, bias, group  # this rank's rows
         self.parameters = [weight] + ([bias] if bias else [])
 
@@ -96,7 +96,7 @@ class ColumnParallelLinear(Linear):
 class RowParallelLinear(Linear):
     """y = x Wᵀ + b cut by inputs: x (B, T, in/t), W (out, in/t); y (B, T, out), or this rank's shard of it."""
 
-    def __init__(self, weight: Parameter, bias: Parameter | None, group: Group) -> None:
+    def __init__(self, weight: Parameter, bias: Parameter | None, group: TensorGroup) -> None:
         self.weight, self.bias, self.group = weight, bias, group  # this rank's columns; all of the bias
         self.parameters = [weight] + ([bias] if bias else [])
 
@@ -111,7 +111,7 @@ class RowParallelLinear(Linear):
 class VocabularyParallelEmbedding(Embedding):
     """Rows of W (V'/t, C); V' is the vocabulary padded to a multiple of t. Tokens of other ranks give zeros here."""
 
-    def __init__(self, weight: Parameter, group: Group) -> None:
+    def __init__(self, weight: Parameter, group: TensorGroup) -> None:
         self.weight, self.group = weight, group  # this rank's rows
         self.parameters = [weight]
 
@@ -156,7 +156,7 @@ class ParallelHead(Head):
 # ---- the model, cut --------------------------------------------------------------------------------------------------
 
 
-def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
+def split(units: list[Unit], group: TensorGroup, gather: bool = False) -> list[Unit]:
     """The same model, cut: each rank of the group gets its part. `units` stay unchanged.
 
     Only the layers are replaced: gpt.py and llama.py still say what a unit does with its layers.
@@ -185,7 +185,7 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
 
 
 def split_embedding(
-    embedding: GPTEmbedding | LlamaEmbedding, entries: VocabularyParallelEmbedding, group: Group
+    embedding: GPTEmbedding | LlamaEmbedding, entries: VocabularyParallelEmbedding, group: TensorGroup
 ) -> Unit:
     """Cut the embedding by vocabulary entries. With sequence parallelism a rank continues with its positions only."""
     dropout = replace(embedding.dropout, part=group.positions)
@@ -196,7 +196,7 @@ def split_embedding(
     )
 
 
-def split_block(block: Unit, group: Group) -> Block:
+def split_block(block: Unit, group: TensorGroup) -> Block:
     """Attention, with Q, K and V, is cut by heads; the MLP is cut by its hidden width, SwiGLU's gate and up alike."""
     assert isinstance(block, Block)
     attention, t = block.attention, group.comm.size
@@ -243,7 +243,7 @@ def tensor_parallel(
     units: list[Unit], settings: Settings, comm: Comm, sequence: bool = False, gather_logits: bool = False
 ) -> DataParallel:
     """All ranks work on the whole batch: each is alone on the data axis."""
-    group = Group(comm, settings.precision.stored, sequence)
+    group = TensorGroup(comm, settings.precision.stored, sequence)
     axes = Axes(norm_over={"tensor norm": comm}, counts_loss=comm.rank == 0)
     return DataParallel(split(units, group, gather_logits), settings, comm.split(comm.rank), axes)
 

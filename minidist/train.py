@@ -3,9 +3,9 @@
     python -m minidist.train
     python -m minidist.train --data my.txt --steps 2000 --sample 500
 
-Every rank draws the same global batch from the text, by seed and step number, and hands it to its engine, which takes
-its share. So one loop serves all chapters, and their losses can be compared. Serial training runs this loop with the
-plain engine (`minidist/engine.py`), in one process, without MPI.
+Every rank draws the same global batch, by seed and step number: where its sequences begin in the text. The engine reads
+its share of them. So one loop serves all chapters, and their losses can be compared. Serial training runs this loop
+with the plain engine (`minidist/engine.py`), in one process, without MPI.
 """
 
 import math
@@ -20,8 +20,7 @@ from minidist.cli.progress import Progress
 from minidist.command import Job, Options, about
 from minidist.engine import Engine
 from minidist.memory import plot
-from minidist.nn.layers import micro_batches
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, micro_batches
 
 
 class Driver(Protocol):
@@ -30,11 +29,11 @@ class Driver(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    def train_batch(self, x: Array, y: Array) -> float: ...
+    def train_batch(self, x: Tokens, y: Tokens) -> float: ...
 
-    def evaluate(self, x: Array, y: Array) -> float: ...
+    def evaluate(self, x: Tokens, y: Tokens) -> float: ...
 
-    def counted(self) -> dict[str, Any]: ...
+    def other_counts(self) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -48,7 +47,7 @@ class History:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links, by direction and phase, in that step
-    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, during one step, to be drawn
+    held: dict[str, plot.PoolHistory] = field(default_factory=dict)  # by pool, during one step, to be drawn
 
 
 def train(job: Job, driver: Driver, comm: Any) -> History:

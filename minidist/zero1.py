@@ -20,7 +20,7 @@ from minidist import contents, ring
 from minidist.data_parallel import DataParallel
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.optim import squared_norm
+from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 
 
@@ -43,7 +43,7 @@ class ZeRO1(DataParallel):
 
     def squares(self) -> float:
         """Each rank adds up its own shards; the ranks then exchange their N sums."""
-        return self.sum_of(sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted))
+        return self.sum_of(sum(sum_of_squares(self.owned(flat)[1]) for flat in self.flats if flat.counted))
 
     def after_update(self) -> None:
         """Each rank has updated one shard: gather all shards on every rank."""

@@ -38,8 +38,8 @@ class ZeRO2(ZeRO1):
         """Add the gradient to its bucket. A tied head leaves its part of the embedding's gradient in the embedding's
         bucket, which is complete, and freed, only after the embedding's own backward."""
         if self.buffers and flat.readers == 1:  # complete after one backward
-            assert flat.slopes is not None
-            self.buffers[flat.comm].put(flat.slopes, flat.grad)
+            assert flat.raw_grad is not None
+            self.buffers[flat.comm].put(flat.raw_grad, flat.grad)
             return
         if flat.bucket is None:
             flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.stored)

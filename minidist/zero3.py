@@ -24,7 +24,7 @@ The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they exist:
     param, grad, master, moments   (padded/N,)   always: this rank's shard
     gathered                       (padded,)     from parameters_of to forget: the shards of all ranks, put together
     values                         (padded,)     while a unit runs: gathered, widened for arithmetic
-    slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
+    raw_grad, bucket               (padded,)     in the backward: the gradient as computed, and rounded to be sent
 
 Real systems gather the next unit while this one computes: see `fsdp.py`. Here a rank waits for each gather. The bytes
 are the same.
@@ -52,8 +52,8 @@ class ZeRO3(ZeRO2):
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, keep_last: bool = False
     ) -> None:
-        self.kept = units[-1].reads if keep_last else []
         super().__init__(units, settings, comm, axes)
+        self.kept = units[-1].reads if keep_last else []
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))

@@ -39,7 +39,7 @@ from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.tensor import Array, Kept, Store
-from minidist.tensor_parallel import Group, split
+from minidist.tensor_parallel import TensorGroup, split
 from minidist.zero3 import LADDER
 
 # ---- where a checkpoint waits for its layer's backward ---------------------------------------------------------------
@@ -130,7 +130,7 @@ def zero_r(
     tensor, data = mesh.along("tensor"), mesh.along("shard")
     axes = Axes()
     if layout.tp > 1:
-        units = split(units, Group(tensor, settings.precision.stored, sequence))
+        units = split(units, TensorGroup(tensor, settings.precision.stored, sequence))
         axes = Axes({"tensor norm": tensor}, counts_loss=tensor.rank == 0)
     engine = LADDER[zero](units, settings, data, axes)
     if activations != "device" or not scattered:  # otherwise each stays where it was made

@@ -21,7 +21,7 @@ from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Rules
 from minidist.launch import launcher
-from minidist.launch.job import Job, RankResult
+from minidist.launch.job import JobOutcome, RankResult
 from minidist.launch.target_function import find_function
 from minidist.mpi import environment
 from minidist.mpi.comm import Comm, Ledger
@@ -35,7 +35,7 @@ Text = dict[str, io.StringIO]  # "stdout" and "stderr" of a rank
 _printed: contextvars.ContextVar[Text] = contextvars.ContextVar("printed")  # a greenlet has its own
 
 
-def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Job:
+def launch(target: str, n: int, *args: Any, timeout: float = 60.0, **kwargs: Any) -> JobOutcome:
     """Call `target` on n ranks, by one of the two doors."""
     if by_mpi(target, n, *args):
         return launcher.launch("ranks:be_rank", n, target, *args, timeout=timeout, **kwargs)
@@ -59,7 +59,7 @@ def text_read_once() -> Any:
     return mock.patch("minidist.data.load", cache(data.load))
 
 
-def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> Job:
+def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> JobOutcome:
     """The job as a launcher reports it."""
     world, begun, texts = World(n), time.monotonic(), texts_of(n)
     status, report, values = "ok", f"The job finished on {n} ranks.", [None] * n
@@ -70,7 +70,7 @@ def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: 
         except Exception as error:
             status, report = "failed", f"rank {world.turns.running} failed:\n{explain(error)}"
     ranks = [result_of(world.ledgers[rank], status, values[rank], texts[rank]) for rank in range(n)]
-    return Job(status, ranks, time.monotonic() - begun, report)
+    return JobOutcome(status, ranks, time.monotonic() - begun, report)
 
 
 def by_rules(function: Callable[..., Any], n: int, rules: Rules, *args: Any) -> list[Any]:

@@ -92,7 +92,7 @@ def programs() -> list[Program]:
         made.append(Program(f"minidist.{name}", chapter.parser(), name != "train", SMALL if chapter.trains else ""))
     too_long = {"audit": "zero9", "mutants": "zero9", "bugs": "no-such-bug", "plan": "--ranks 0"}
     operands = {"inspect": ["x"], "to-fp32": ["x", "x"]}
-    for name in re.findall(r"^python -m minidist ([a-z][\w-]*)", front.USAGE, re.MULTILINE):
+    for name in front.COMMANDS:
         if name in ("doctor", "lessons", "mutants", "recompute"):  # take no options
             parser: argparse.ArgumentParser = Parser(name, "")
         else:

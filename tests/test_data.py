@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from minidist import UsageError, data
+from minidist.exchange.one_process import run_ranks
 from minidist.mr.files import check_inputs
 from minidist.nn.layers import micro_batches
+from minidist.programs.chapter import find
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
 
@@ -61,12 +63,40 @@ def test_batches_reach_every_character_and_validation_is_apart(tmp_path):
     """A text of all different characters tells where a sequence is from."""
     text = "".join(map(chr, range(1000, 1100)))
     corpus = load(tmp_path, text, context=9)
-    x, y = corpus.batch(2000, 9, key=(3,))
+    x, y = map(np.asarray, corpus.batch(2000, 9, key=(3,)))
     assert set(corpus.decode(x.ravel())) == set(text[:89])  # the last one is only ever predicted
     assert set(corpus.decode(y.ravel())) == set(text[1:90])
-    x, y = corpus.validation_batch(3, 9)  # a tenth holds one sequence and its last target, and no more
+    x, y = map(np.asarray, corpus.validation_batch(3, 9))  # a tenth holds one sequence and its last target, and no more
     assert {corpus.decode(row) for row in x} == {text[90:99]}
     assert {corpus.decode(row) for row in y} == {text[91:]}
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("zero3", 2),
+        ("local_sgd", 2),
+        ("expert_parallel --accumulate 2 --experts 4", 1),
+        ("tensor_parallel", 8),
+        ("pipeline --micro-batches 4", 2),
+        ("parallel3d --dp 2 --pp 2 --tp 1 --micro-batches 2", 2),
+        ("parallel3d --dp 2 --pp 1 --tp 1 --cp 2", 4),
+    ],
+)
+def test_a_rank_reads_only_its_own_rows(line, rows, monkeypatch, capsys):
+    """Of a batch of 8, on four ranks; inputs and targets."""
+    read, whole = [], data.Sequences.__array__
+
+    def seen(self, *how, **more):
+        read.append(len(self))
+        return whole(self, *how, **more)
+
+    monkeypatch.setattr(data.Sequences, "__array__", seen)
+    name, *options = f"{line} --batch 8 --layers 2 --width 16 --context 8 --steps 1 --validate 0 --no-prove".split()
+    chapter = find(name)
+    assert run_ranks(lambda comm: chapter.work(comm, chapter.prepared(options, comm)), 4) == [0] * 4
+    assert set(read) == {rows}
+    assert capsys.readouterr().out
 
 
 def test_a_batch_is_cut_into_micro_batches(tmp_path):

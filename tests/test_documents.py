@@ -23,8 +23,9 @@ from minidist.bench import recompute
 from minidist.bugs import checks as bug_checks
 from minidist.checkpoints import convert, inspect
 from minidist.claims import audit, declared, mutants, papers, reports
-from minidist.classroom import course, release
-from minidist.classroom import grade as classroom
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.course import release
+from minidist.classroom.grading import grade as classroom
 from minidist.cli import doctor, options
 from minidist.launch import launcher
 from minidist.memory import allocator, witness

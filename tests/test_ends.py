@@ -225,7 +225,7 @@ def test_a_job_of_one_process_that_is_killed_leaves_nothing(tmp_path: Path) -> N
 INNER = """
 import subprocess, sys, time
 import pytest
-from minidist.classroom.nursery import Nursery
+from minidist.classroom.grading.nursery import Nursery
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_for_long(n, tmp_path):

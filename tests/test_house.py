@@ -260,6 +260,29 @@ def test_a_broken_rule_is_named(file: str, source: str, says: str) -> None:
     assert said({f"minidist/{file}": source}) == [f"minidist/{file}:{says.replace('DRAWING', DRAWING)}"]
 
 
+def test_engines_set_no_field_before_the_engine_that_they_extend() -> None:
+    """Arrays are made by hooks that Engine's constructor calls, so a subclass needs no field of its own before that."""
+    classes = {
+        node.name: node
+        for path in (ROOT / "minidist").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    engines = {"Engine"}
+    while more := {
+        name
+        for name, node in classes.items()
+        if name not in engines and any(isinstance(base, ast.Name) and base.id in engines for base in node.bases)
+    }:
+        engines |= more
+    assert {"DataParallel", "FSDP", "Infinity3", "Limited", "Replay"} <= engines
+    for name in sorted(engines - {"Engine"}):
+        for method in classes[name].body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                first = next(line for line in method.body if not isinstance(getattr(line, "value", 0), ast.Constant))
+                assert ast.unparse(first).startswith("super().__init__("), name
+
+
 def test_dtypes_of_storage_are_named_in_one_place() -> None:
     """Everything else is told its precision: so another one is a line there."""
     files = (ROOT / "minidist").rglob("*.py")

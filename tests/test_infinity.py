@@ -92,7 +92,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         assert not engine.host_rooms.taken
         assert not engine.device_rooms.taken
         assert gathered == expected
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return gathered[:2]
 
     forward, backward = run_ranks(be_rank, 2)[0]
@@ -142,7 +142,7 @@ def test_a_step_that_overflows_moves_no_states(stage: int) -> None:
         moved = engine.slow_link.by_phase()
         assert moved.keys() == ({"disk to host"} if stage == 3 else set())
         assert all(phases.keys() == {"parameters"} for phases in moved.values())
-        assert "kernel read" not in engine.counted()
+        assert "kernel read" not in engine.other_counts()
 
     alone(be_rank)
 
@@ -163,7 +163,7 @@ def test_after_a_pass_that_failed_the_next_one_is_right() -> None:
                 engine.forward(x, y)
             engine.device.capacity = None
             losses.append(engine.train_batch(x, y) - broken.train_batch(x, y))
-        assert engine.counted()["overwritten"] == 0
+        assert engine.other_counts()["overwritten"] == 0
         return losses
 
     assert alone(be_rank) == [0, 0, 0]
@@ -288,7 +288,7 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
+    def interrupted(job: Any, driver: ds.VerbsDriver, *rest: Any) -> None:
         alive.append(driver)
         assert cast(infinity.Infinity, driver.engine).swap.size > 0
         raise KeyboardInterrupt

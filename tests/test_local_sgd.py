@@ -1,17 +1,25 @@
 """Local SGD: alone, each rank is a serial training on its own rows; together, the ranks are those trainings' mean."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
+from minidist import UsageError, checkpoint
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.local_sgd import LocalSGD
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
+from minidist.nn.optim import SGD
+
+PLAIN = replace(
+    settings("fp64", "sgd", 1, clip=0.5), optimizer=SGD()
+)  # whose ranks differ in nothing after an averaging
 
 
 def model() -> list[Unit]:
@@ -54,3 +62,30 @@ def test_two_steps_alone_then_together_three_times(n: int, accumulate: int, lr: 
             for rank in ranks:
                 np.testing.assert_allclose(rank[name], theta[name], rtol=1e-9, atol=1e-12)
                 assert np.array_equal(rank[name], ranks[0][name])
+
+
+def test_the_outer_optimizer_is_saved_and_resumed_by_name(tmp_path: Path) -> None:
+    """A run that resumes where the ranks have just met goes on to the last bit."""
+    about = {"layout": {"chapter": "local_sgd", "ranks": 2}, "identity": {}, "text": {}}
+
+    def be_rank(comm: Comm) -> list[bool]:
+        engine, resumed = (LocalSGD(model(), PLAIN, comm, 2, 0.7, 0.9) for _ in range(2))
+        trained(engine, 4)
+        checkpoint.save(str(tmp_path), engine, comm, about)
+        checkpoint.load(str(tmp_path), resumed)
+        assert all(flat.added["velocity"].any() for flat in resumed.flats)
+        found = [trained(each, 4) for each in (engine, resumed)]
+        return [np.array_equal(array, found[1][name]) for name, array in found[0].items()]
+
+    assert all(map(all, run_ranks(be_rank, 2)))
+
+
+def test_a_checkpoint_without_what_the_engine_adds_is_refused(tmp_path: Path) -> None:
+    about = {"layout": {"chapter": "local_sgd", "ranks": 1}, "identity": {}, "text": {}}
+
+    def be_rank(comm: Comm) -> None:
+        checkpoint.save(str(tmp_path), LocalSGD(model(), PLAIN, comm, 2), comm, about)
+        with pytest.raises(UsageError, match="has no outer, velocity: it was saved by another chapter"):
+            checkpoint.load(str(tmp_path), LocalSGD(model(), PLAIN, comm, 2, 0.7, 0.9))
+
+    run_ranks(be_rank, 1)

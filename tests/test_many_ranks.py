@@ -38,8 +38,6 @@ IN_EVERY_RUN = shard_of_this_run([of for of in EVERY if of[0] == 64], 4)
 )
 def test_many_ranks_train_as_one(n: int, name: str) -> None:
     line = f"{SMALL} {CHAPTERS[name].format(n=n, twice=2 * n)}"
-    if name == "context_parallel" and n > 64:
-        line += " --scheme all-gather"  # a ring's N² blocks would take a quarter of an hour
     alone = report("expert_parallel" if name == "expert_parallel" else "train", line, 1)
     together = report(name, line, n)
     assert together["ranks"] == n

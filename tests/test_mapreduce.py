@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.mapreduce import FaultTolerantMaster, split
-from minidist.mpi.mailbox import Mail
+from minidist.mpi.mailbox import Letter
 from minidist.mr import messages
 from minidist.mr.files import blocks
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan, Result
+from minidist.mr.plan import Plan, TaskResult
 from minidist.mr.report import claims
 from minidist.mr.tasks import Tasks
 from tables import table
@@ -796,10 +796,10 @@ class Box:
     """A mailbox in which the test puts what workers say, and which keeps what the master says."""
 
     def __init__(self) -> None:
-        self.said: list[Mail] = []
+        self.said: list[Letter] = []
         self.posted: list[tuple[int, Any]] = []
 
-    def poll(self) -> Mail | None:
+    def poll(self) -> Letter | None:
         return self.said.pop(0) if self.said else None
 
     def post(self, dest: int, message: Any) -> None:
@@ -833,7 +833,7 @@ class Talk:
     def hear(self, worker: int, message: Any) -> list[tuple[int, Any]]:
         """What the master says to a worker's message, pings left out."""
         self.outbox.posted.clear()
-        self.inbox.said.append(Mail(worker, message, None))
+        self.inbox.said.append(Letter(worker, message, None))
         self.master.step()
         return [(dest, said) for dest, said in self.outbox.posted if not isinstance(said, messages.Ping)]
 
@@ -848,8 +848,8 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     talk = Talk(tmp_path, maps=2, reducers=1)
     hear, map_0, map_1, reduce_0 = talk.hear, ("map", 0), ("map", 1), ("reduce", 0)
 
-    def done(task: tuple[str, int], sizes: list[int], count: int) -> messages.Done:
-        return messages.Done(task, Result(sizes, Counter({"input bytes": 100}), Counter({"seen": count}), []))
+    def done(task: tuple[str, int], sizes: list[int], count: int) -> messages.TaskDone:
+        return messages.TaskDone(task, TaskResult(sizes, Counter({"input bytes": 100}), Counter({"seen": count}), []))
 
     assert hear(1, messages.Hello({})) == []  # not before all are there
     assert orders(hear(2, messages.Hello({}))) == [(1, map_0), (2, map_1)]
@@ -873,11 +873,11 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_when_all_is_done_is_left_behind(tmp_path: Path) -> None:
     """It is at a reduce that another has done. What it has done before is not done again: nobody needs it."""
     talk = Talk(tmp_path, maps=2, reducers=1)
-    nothing = Result([7], Counter(), Counter(), [])
+    nothing = TaskResult([7], Counter(), Counter(), [])
     talk.hear(1, messages.Hello({1: nothing}))
     talk.hear(2, messages.Hello({0: nothing}))
     assert talk.master.tasks["reduce", 0].running.keys() == {1}
-    talk.hear(2, messages.Done(("reduce", 0), nothing))  # a backup, say
+    talk.hear(2, messages.TaskDone(("reduce", 0), nothing))  # a backup, say
     assert talk.master.ended is not None
     talk.hear(2, messages.Drained(7))
     talk.wait(49)
@@ -895,10 +895,13 @@ def test_a_map_that_is_not_the_same_when_it_is_done_again_ends_the_job(tmp_path:
     talk = Talk(tmp_path, maps=1, reducers=1)
     talk.hear(2, messages.Hello({}))
     talk.hear(1, messages.Hello({}))
-    talk.hear(1, messages.Done(("map", 0), Result([7], Counter(), Counter(), [])))
+    talk.hear(1, messages.TaskDone(("map", 0), TaskResult([7], Counter(), Counter(), [])))
     talk.wait(60, 2)
     talk.hear(2, messages.Stalled())
-    assert talk.hear(2, messages.Done(("map", 0), Result([8], Counter(), Counter(), [])))[-1] == (2, messages.End({1}))
+    assert talk.hear(2, messages.TaskDone(("map", 0), TaskResult([8], Counter(), Counter(), [])))[-1] == (
+        2,
+        messages.End({1}),
+    )
     assert talk.master.failure is not None
     assert "It gave 7 bytes, and 8 when it was done again" in str(talk.master.failure)
 
@@ -910,25 +913,25 @@ def test_a_region_of_several_pieces_must_be_the_same_when_it_is_read_again(piece
     talk = Talk(tmp_path, maps=1, reducers=2)
     talk.hear(2, messages.Hello({}))
     talk.hear(1, messages.Hello({}))
-    talk.hear(1, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[1] * pieces] * 2)))
+    talk.hear(1, messages.TaskDone(("map", 0), TaskResult([7, 7], Counter(), Counter(), [], [[1] * pieces] * 2)))
     talk.wait(60, 2)
     talk.hear(2, messages.Stalled())
-    talk.hear(2, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[2] * pieces] * 2)))
+    talk.hear(2, messages.TaskDone(("map", 0), TaskResult([7, 7], Counter(), Counter(), [], [[2] * pieces] * 2)))
     assert ("or another order" in str(talk.master.failure)) == (pieces > 1)
 
 
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:
     """Its worker is lost: its map is idle again, its reduce is not."""
     talk = Talk(tmp_path, maps=1, reducers=2)
-    nothing = Result([7, 7], Counter(), Counter(), [])
+    nothing = TaskResult([7, 7], Counter(), Counter(), [])
     talk.hear(2, messages.Hello({}))
     talk.hear(1, messages.Hello({}))
-    talk.hear(1, messages.Done(("map", 0), nothing))
-    talk.hear(1, messages.Done(("reduce", 0), nothing))
+    talk.hear(1, messages.TaskDone(("map", 0), nothing))
+    talk.hear(1, messages.TaskDone(("reduce", 0), nothing))
     talk.wait(50, 2)
     talk.now += 1
     told = talk.hear(2, messages.Pong(0))
-    assert (2, messages.Lost([0])) in told  # worker 2 is at reduce 1, and must not wait for worker 1
+    assert (2, messages.OutputLost([0])) in told  # worker 2 is at reduce 1, and must not wait for worker 1
     assert orders(talk.hear(2, messages.Stalled())) == [(2, ("map", 0))]
     assert talk.master.tasks.left == {"map": 1, "reduce": 1}
 

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement  # pytest needs it, too
 
 from jobs.without_mpi import NAMES, TEXT, TINY, lines_of
 from minidist import __version__
-from minidist.classroom.release import INSTALLED
+from minidist.classroom.course.release import INSTALLED
 from minidist.contents import CHAPTERS, Entry
 
 ROOT = Path(__file__).parents[1]

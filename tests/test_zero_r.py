@@ -58,7 +58,7 @@ def test_checkpoints_are_a_store() -> None:
         case = Case(2, 1, False, 1, 0.0, "fp64", "host", None, False)
         engine = jobs.engine_of(comm, case)
         assert engine.checkpoints
-        passing = engine.checkpoints.passing(np.ones(3))
+        passing = engine.checkpoints.as_workspace(np.ones(3))
         return engine.host.has(passing), engine.checkpoints.checkpoints
 
     assert run_ranks(ask, 1) == [(True, None)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.chapter import functions
+from minidist.classroom.grading.chapter import functions
 from minidist.mpi.comm import Comm
 
 # The lesson's own functions take the place of what a function calls.

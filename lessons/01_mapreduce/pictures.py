@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS, RED
 
 MAP, REDUCE, AGAIN = BLUE, ORANGE, RED

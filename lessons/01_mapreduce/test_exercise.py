@@ -16,9 +16,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank, on, part
-from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import by_case, by_rank, on, part
+from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
 HIDDEN = ("answers", "given", "minidist.mapreduce", "minidist.mr.files")  # what ranks cannot import
@@ -274,7 +275,7 @@ def are_right(case: Case, outcomes: Sequence[Outcome]) -> bool:
 @pytest.mark.points(2, "shuffle: from each rank its region for this one, in order")
 def test_shuffle(submission: Submission) -> None:
     cases = [shuffle_case(submission, n) for n in (4, 2)]
-    for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["shuffle"]), strict=True):
+    for case, outcomes in by_case(submission, "call_shuffle", cases, ["shuffle"]):
         check_runs(case, outcomes)
 
 
@@ -496,23 +497,14 @@ REPEATED = (
     "by two workers at the same time",
 )
 
-# check("merge") in the notebook tries these.
-PARTS = {
-    "partition": test_partition,
-    "map_task": test_map_task,
-    "shuffle": test_shuffle,
-    "merge": test_merge,
-    "reduce_task": test_reduce_task,
-}
-
 
 # ---- the notebook's gaps, which earn no points: check("region_of") runs these ----------------------------------------
 
 
-def check_receive(submission: Submission) -> None:
+def check_receive_text(submission: Submission) -> None:
     """The left neighbor's text, whatever its length."""
     cases = [Case(3, "3 ranks", texts) for texts in (["one", "two two", "three three three"], ["straße", "", "猫"])]
-    for case, outcomes in zip(cases, submission.run("call_receive", cases, ["receive_text"]), strict=True):
+    for case, outcomes in by_case(submission, "call_receive", cases, ["receive_text"]):
         texts = case.inputs
         for rank, outcome in enumerate(outcomes):
             sent, found = texts[(rank - 1) % 3], outcome.value
@@ -524,7 +516,7 @@ def check_receive(submission: Submission) -> None:
 def check_in_turns(submission: Submission) -> None:
     """Where every send waits until its receiver is there."""
     cases = [shuffle_case(submission, n, function="in_turns") for n in (4, 2)]
-    for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["in_turns"], rules=STRICT), strict=True):
+    for case, outcomes in by_case(submission, "call_shuffle", cases, ["in_turns"], rules=STRICT):
         check_runs(case, outcomes)
 
 
@@ -537,10 +529,8 @@ def check_commit_gap(submission: Submission) -> None:
             lose(f"When commit is called {when}: {wrong}.")
 
 
-GAPS = {
-    "receive_text": check_receive,
+GAPS = gaps(globals(), "receive_text", "in_turns") | {
     "region_of": partial(check_partition, function="region_of"),
-    "in_turns": check_in_turns,
     "merge_runs": partial(check_merge, function="merge_runs"),
     "commit": check_commit_gap,
 }

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

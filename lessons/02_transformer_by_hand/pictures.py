@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, QUANTITIES, RED
 
 PARAMETERS, ACTIVATIONS, GRADIENTS = (QUANTITIES[name] for name in ("parameters", "activations", "gradients"))
@@ -82,13 +82,7 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
             ax.barh(0, per_cent, left=left, color=color, height=0.55)
             if per_cent > 4:
                 ax.text(
-                    left + per_cent / 2,
-                    0,
-                    f"{kind}\n{per_cent:.1f}%",
-                    ha="center",
-                    va="center",
-                    color=DARK,
-                    fontsize=9,
+                    left + per_cent / 2, 0, f"{kind}\n{per_cent:.1f}%", ha="center", va="center", color=DARK, fontsize=9
                 )
             elif per_cent > 2:
                 ax.text(left + per_cent / 2, 0, f"{per_cent:.1f}%", ha="center", va="center", color=DARK, fontsize=8)
@@ -194,10 +188,7 @@ def draw_block() -> None:
         ax.text(
             (begin + end) / 2, 0.93, f"past the {name}: the residual connection", ha="center", fontsize=9, color=DARK
         )
-    handles = [
-        Patch(color=PARAMETERS, label="has parameters (shapes below)"),
-        Patch(color=LIGHT, label="has none"),
-    ]
+    handles = [Patch(color=PARAMETERS, label="has parameters (shapes below)"), Patch(color=LIGHT, label="has none")]
     handles.append(Patch(color=ACTIVATIONS, label="activations, (B, T, width): the width above"))
     ax.legend(handles=handles, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1.08), fontsize=9)
     said = ", ".join(f"{name}{f' with parameters {shape}' if shape else ''}, width {out}" for name, shape, out in PARTS)
@@ -230,10 +221,7 @@ def print_every(label: str, losses: Mapping[str, Sequence[float]], steps: Sequen
 
 def print_parameters(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequence[int]]) -> None:
     """The parameters of each unit: by formula, and as declared."""
-    formulas = {
-        "GPT-2": ("(V + s)h", "12h² + 13h", "2h"),
-        "LLaMA-2-7B": ("Vh", "4h² + 3hf + 2h", "Vh + h"),
-    }
+    formulas = {"GPT-2": ("(V + s)h", "12h² + 13h", "2h"), "LLaMA-2-7B": ("Vh", "4h² + 3hf + 2h", "Vh + h")}
     for name, units in counted.items():
         names = "embedding", f"each of {len(units) - 2} blocks", "head"
         print(f"{name:24}{'formula':>16}{'computed':>16}{'counted':>16}")

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import differences, shape, together
-from minidist.classroom.meaning import working
-from minidist.classroom.parts import part
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import differences, gaps, parts_by_function, shape, together
+from minidist.classroom.grading.meaning import working
+from minidist.classroom.grading.parts import by_case, part
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = (
@@ -212,7 +212,7 @@ SHORT: Program = [("sine", [0], 1)]
 @pytest.mark.points(1, "walk_back: from the last step to the first")
 def test_walk_back(submission: Submission) -> None:
     cases = [tape(submission, "one step", 1, SHORT), tape(submission, "three steps in a row", 3, CHAIN)]
-    for each, [outcome] in zip(cases, submission.run("walk", cases, ["walk_back"]), strict=True):
+    for each, [outcome] in by_case(submission, "walk", cases, ["walk_back"]):
         words = " Each step's backward is handed its own output's gradient, the last step's first."
         check_gradients(each, found_gradients(each, outcome), true_gradients(each), words)
 
@@ -272,7 +272,7 @@ def test_walk_back_shared(submission: Submission) -> None:
     program: Program = [("product", [0, 1], 2), ("sine", [2], 3), ("add", [2, 3], 4), ("add", [4, 4], 5)]
     more: Program = [("sine", [0], 2), ("add", [2, 1], 3), ("product", [2, 3], 4), ("add", [3, 4], 5)]
     cases = [tape(submission, words, 2, steps) for words, steps in (("residuals", program), ("two additions", more))]
-    for each, [outcome] in zip(cases, submission.run("walk", cases, ["walk_back"]), strict=True):
+    for each, [outcome] in by_case(submission, "walk", cases, ["walk_back"]):
         found = found_gradients(each, outcome)
         if changed := outcome.value["changed"]:
             lose(
@@ -293,7 +293,7 @@ def linear_case(submission: Submission, *rows: int) -> Case:
 
 def check_linear(submission: Submission, number: int) -> None:
     cases = [linear_case(submission, 3), linear_case(submission, 5)]
-    for each, [outcome] in zip(cases, submission.run("call", cases, ["linear_backward"]), strict=True):
+    for each, [outcome] in by_case(submission, "call", cases, ["linear_backward"]):
         dy, x, w = (array.copy() for array in each.inputs[0])
         b = np.zeros(2)
         moved = (x, w, b)[number]
@@ -362,7 +362,7 @@ def true_slope(each: Case) -> Array:
 @pytest.mark.points(1, "cross_entropy_backward: the slope, up to a factor")
 def test_cross_entropy(submission: Submission) -> None:
     cases = [loss_case(submission, 2, 3), loss_case(submission, 4)]
-    for each, [outcome] in zip(cases, submission.run("call", cases, ["cross_entropy_backward"]), strict=True):
+    for each, [outcome] in by_case(submission, "call", cases, ["cross_entropy_backward"]):
         expected = true_slope(each)
         found = gradient(each, outcome, 0, expected)
         if factor_of(found, expected) is None:
@@ -393,7 +393,7 @@ def test_cross_entropy_factor(submission: Submission) -> None:
     cases = [first, half, doubled]
     found = [
         gradient(each, outcome, 0, each.inputs[0][1])
-        for each, [outcome] in zip(cases, submission.run("call", cases, ["cross_entropy_backward"]), strict=True)
+        for each, [outcome] in by_case(submission, "call", cases, ["cross_entropy_backward"])
     ]
     check_something(first, found[:1])
     factor = factor_of(found[0], true_slope(first))
@@ -421,7 +421,7 @@ def norm_case(submission: Submission, *rows: int) -> Case:
 @pytest.mark.points(1, "layer_norm_backward: dgain and dbias")
 def test_layer_norm_gain(submission: Submission) -> None:
     cases = [norm_case(submission, 2, 3), norm_case(submission, 4)]
-    for each, [outcome] in zip(cases, submission.run("call", cases, ["layer_norm_backward"]), strict=True):
+    for each, [outcome] in by_case(submission, "call", cases, ["layer_norm_backward"]):
         dy, x, gain = each.inputs[0]
         gain, bias = gain.copy(), np.zeros(5)
         for number, moved in ((1, gain), (2, bias)):
@@ -523,7 +523,7 @@ def step_of(each: Case, outcome: Outcome) -> Array:
 @pytest.mark.points(1, "adamw: both moments")
 def test_adamw_moments(submission: Submission) -> None:
     cases = [update(submission, "step 1", 1), update(submission, "step 7", 7)]
-    for each, [outcome] in zip(cases, submission.run("call", cases, ["adamw"]), strict=True):
+    for each, [outcome] in by_case(submission, "call", cases, ["adamw"]):
         _, g, m, v, _, _, beta1, beta2, *_ = each.inputs[0]
         for number, old, new, beta in ((1, m, g, beta1), (2, v, g * g, beta2)):
             expected, step = beta * old + (1 - beta) * new, each.inputs[0][4]
@@ -661,7 +661,7 @@ def check_slope(submission: Submission) -> None:
         lose(f"On {each.label}: x is not what it was before. Put the number back.")
 
 
-def check_product(submission: Submission) -> None:
+def check_product_backward(submission: Submission) -> None:
     random = submission.random.standard_normal
     for rows in (3, 5):
         dy, x, w = random((rows, 2)), random((rows, 4)), random((2, 4))
@@ -684,7 +684,7 @@ def check_run_back(submission: Submission) -> None:
             ("an addition", 2, [("sine", [0], 2), ("add", [2, 1], 3), ("product", [2, 3], 4), ("add", [3, 4], 5)]),
         )
     ]
-    for each, [outcome] in zip(cases, submission.run("walk", cases, ["run_back"]), strict=True):
+    for each, [outcome] in by_case(submission, "walk", cases, ["run_back"]):
         if changed := outcome.value["changed"]:
             lose(
                 f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array,"
@@ -706,12 +706,7 @@ def check_loss_slope(submission: Submission) -> None:
             lose(f"On {each.label}: prob was changed. Others need it: work on a copy.")
 
 
-GAPS = {
-    "slope": check_slope,
-    "product_backward": check_product,
-    "run_back": check_run_back,
-    "loss_slope": check_loss_slope,
-}
+GAPS = gaps(globals(), "slope", "product_backward", "run_back", "loss_slope")
 
 
 def handed(function: str) -> Callable[[Submission], None]:
@@ -720,13 +715,6 @@ def handed(function: str) -> Callable[[Submission], None]:
 
 
 PARTS = {
-    "walk_back": together(test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared),
-    "linear_backward": together(
-        test_linear_dx, test_linear_dw, test_linear_db, test_linear_axes, handed("linear_backward")
-    ),
-    "cross_entropy_backward": together(test_cross_entropy, test_cross_entropy_factor, handed("cross_entropy_backward")),
-    "layer_norm_backward": together(test_layer_norm_gain, test_layer_norm_dx, handed("layer_norm_backward")),
-    "values_backward": together(test_values, handed("values_backward")),
-    "softmax_backward": together(test_softmax, handed("softmax_backward")),
-    "adamw": together(test_adamw_moments, test_adamw_update, test_adamw_bias, test_adamw_decay, handed("adamw")),
+    function: together(every, handed(function)) if function in TAKES else every
+    for function, every in parts_by_function(globals()).items()
 }

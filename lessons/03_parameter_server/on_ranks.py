@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from given import PULL, PUSH, STOP, Shard
 
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import note, returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import note, returned
 from minidist.mpi.comm import Comm, CommError
 
 Array = np.ndarray

@@ -8,7 +8,7 @@ from given import bytes_into, bytes_out_of
 from matplotlib.patches import Patch
 from simulated import Gate, simulate
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, PURPLE, RANKS
 from minidist.papers import parameter_server as paper
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.meaning import check_timing
-from minidist.classroom.parts import on, part
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, lessons_own, together
+from minidist.classroom.grading.meaning import check_timing
+from minidist.classroom.grading.parts import ask, by_case, on, part
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")
@@ -26,12 +26,6 @@ HIDDEN = ("answers", "given", "minidist.parameter_server")  # what ranks cannot 
 
 HEADER = 16  # bytes
 SHAPES = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers
-
-
-def alone(submission: Submission, target: str, asked: str, label: str, given: Any, **arguments: Any) -> Any:
-    """What a function of on_ranks.py brings back from one rank."""
-    [[outcome]] = submission.run(target, [Case(1, label, [given], arguments)], [asked])
-    return outcome.value
 
 
 def counted(number: int, what: str) -> str:
@@ -62,9 +56,7 @@ own = partial(lessons_own, __file__)  # the lesson's own functions
 def check_ranges(submission: Submission, function: str) -> None:
     """k consecutive ranges of all keys, as equal as can be."""
     sizes = [[12, 4], [13, 4], [7, 3], [3, 5], [1000, 1], [0, 2]]
-    for (size, k), found in zip(
-        sizes, alone(submission, "call_ranges", function, function, sizes, function=function), strict=True
-    ):
+    for (size, k), found in zip(sizes, ask(submission, "call_ranges", function, sizes, function=function), strict=True):
         call = f"{function}({size}, {k})"
         if isinstance(found, str):
             lose(f"{call} returned {named(found)}, not a list of slices.")
@@ -101,7 +93,7 @@ def pushed(submission: Submission, *sizes: int, **more: Any) -> Iterator[tuple[C
     """One run after the other. Of 12 elements all ranges are equal, and what is sent can be received, right or not."""
     for size in sizes:
         cases = [push_case(submission, *each, size, **more) for each in SHAPES]
-        yield from zip(cases, submission.run("call_push", cases, ["push"]), strict=True)
+        yield from by_case(submission, "call_push", cases, ["push"])
 
 
 @pytest.mark.points(2, "push: to each server the gradient of its range")
@@ -163,7 +155,7 @@ def pull_case(submission: Submission, workers: int, servers: int, size: int = 12
 def pulled(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Outcome]]]:
     for size in sizes:
         cases = [pull_case(submission, *each, size) for each in SHAPES]
-        yield from zip(cases, submission.run("call_pull", cases, ["pull"]), strict=True)
+        yield from by_case(submission, "call_pull", cases, ["pull"])
 
 
 @pytest.mark.points(2, "pull: the weights of every range, in their places")
@@ -258,7 +250,7 @@ def check_gate(submission: Submission, function: str, questions: Sequence[Questi
     questions: which of them it does is asked in the part on saying yes."""
     plain = PLAIN if expected else PLAIN + MORE
     asked = [*plain, *questions]
-    answers = alone(submission, "call_gate", function, function, asked, function=function)
+    answers = ask(submission, "call_gate", function, asked, function=function)
     for question, found in zip(asked, answers, strict=True):
         if isinstance(found, str):
             lose(f"{function} returned {named(found)}, not True or False.")
@@ -300,12 +292,7 @@ test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 # ---- take ------------------------------------------------------------------------------------------------------------
 
 
-def take_cases(
-    submission: Submission,
-    together: bool,
-    orders: Sequence[Sequence[int]],
-    **more: Any,
-) -> list[Case]:
+def take_cases(submission: Submission, together: bool, orders: Sequence[Sequence[int]], **more: Any) -> list[Case]:
     """Three workers' gradients come in some order, in numbers whose sum no order changes."""
     gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
     bsp = "shard.together" if together else "not shard.together"
@@ -325,7 +312,7 @@ def check_taken(
 ) -> None:
     """Weights, clocks and the number of updates after every push."""
     cases = take_cases(submission, together, orders, function=function)
-    for case, [outcome] in zip(cases, submission.run("call_take", cases, [function]), strict=True):
+    for case, [outcome] in by_case(submission, "call_take", cases, [function]):
         gradients, clocks, pushes = case.inputs[0], np.zeros(3, np.int64), [0, 0, 0]
         for number, (worker, (weights, counted_as, updates)) in enumerate(
             zip(case.arguments["order"], outcome.value, strict=True), 1
@@ -422,7 +409,7 @@ def test_serve(submission: Submission) -> None:
     # Nothing need be held back: one iteration in bsp, or any staleness.
     cases = [serve_case(submission, 1, 1, 3, math.inf, False), serve_case(submission, 3, 1, 4, math.inf, False)]
     cases += [serve_case(submission, 3, 1, 1, 0, True), serve_case(submission, 2, 2, 3, math.inf, False)]
-    for case, outcomes in zip(cases, submission.run("call_serve", cases, ["serve"]), strict=True):
+    for case, outcomes in by_case(submission, "call_serve", cases, ["serve"]):
         check_served(case, outcomes)
 
 
@@ -433,7 +420,7 @@ def test_serve_holds(submission: Submission) -> None:
         label = f"3 workers and 1 server, staleness {staleness}, worker 1 beginning late"
         ones = [np.ones(2)] * 4
         cases.append(Case(4, label, ones, {"ahead": ahead, "staleness": float(staleness)}))
-    for case, outcomes in zip(cases, submission.run("call_gated", cases, ["serve"]), strict=True):
+    for case, outcomes in by_case(submission, "call_gated", cases, ["serve"]):
         staleness = case.arguments["staleness"]
         for worker in range(3):
             for clock, clocks in enumerate(outcomes[worker].value):
@@ -485,7 +472,7 @@ def check_push_and_pull(submission: Submission) -> None:
 def check_next_weight(submission: Submission) -> None:
     weights = [float(w) for w in submission.random.integers(1, 50, 6)]
     asked = [(weights[:n], 0.25, tau) for n, tau in ((6, 0), (6, 1), (6, 3), (6, 5), (3, 4), (1, 2), (2, 1))]
-    found_in = alone(submission, "call_next_weight", "next_weight", "next_weight", asked)
+    found_in = ask(submission, "call_next_weight", "next_weight", asked)
     for (w, q, tau), found in zip(asked, found_in, strict=True):
         old = w[max(len(w) - 1 - tau, 0)]
         if isinstance(found, str):
@@ -503,7 +490,7 @@ def check_may_read(submission: Submission) -> None:
 
 
 def check_fooled(submission: Submission) -> None:
-    clocks = alone(submission, "call_fooled", "fooled", "fooled", None)
+    clocks = ask(submission, "call_fooled", "fooled", None)
     if isinstance(clocks, str) or len(clocks) != 4:
         lose("fooled should return a list of four whole numbers: the clocks.")
     if clocks[0] != 3 or min(clocks) < 0:
@@ -530,7 +517,7 @@ def check_hear(submission: Submission) -> None:
         clocks = [int(clock) for clock in submission.random.integers(3, 9, len(kinds))]
         label = "workers that send " + ", ".join(KINDS[kind] for kind in kinds)
         cases.append(Case(len(inputs), label, inputs, {"kinds": kinds, "clocks": clocks}))
-    for case, outcomes in zip(cases, submission.run("call_hear", cases, ["hear"]), strict=True):
+    for case, outcomes in by_case(submission, "call_hear", cases, ["hear"]):
         found, weights = outcomes[-1].value
         if wrong := [each for each in found if isinstance(each, str)]:
             lose(f"On {case.label}: hear returned {named(wrong[0])}, not (worker, kind, clock, gradient).")
@@ -561,7 +548,7 @@ def check_answer_fresh(submission: Submission) -> None:
         said = ", ".join(f"(worker {worker}, clock {clock})" for worker, clock in held)
         label = f"a shard with the clocks {clocks} and staleness {staleness:g}, with these pulls held: {said}"
         cases.append(Case(4, label, [weights] * 4, {"clocks": clocks, "staleness": staleness, "held": held}))
-    for case, outcomes in zip(cases, submission.run("call_answer_fresh", cases, ["answer_fresh"]), strict=True):
+    for case, outcomes in by_case(submission, "call_answer_fresh", cases, ["answer_fresh"]):
         clocks, staleness, held = (case.arguments[name] for name in ("clocks", "staleness", "held"))
         ready = [pull for pull in held if min(clocks) >= pull[1] - staleness and clocks[pull[0]] >= pull[1]]
         for worker in range(3):
@@ -576,13 +563,7 @@ def check_answer_fresh(submission: Submission) -> None:
             lose(f"On {case.label}: answer_fresh returned {given}; what has to wait is {stays}.")
 
 
-GAPS = {
-    "push_and_pull": check_push_and_pull,
+GAPS = gaps(globals(), "push_and_pull", "may_read", "next_weight", "fooled", "hear", "answer_fresh") | {
     "cut": partial(check_ranges, function="cut"),
-    "may_read": check_may_read,
-    "next_weight": check_next_weight,
-    "fooled": check_fooled,
-    "hear": check_hear,
     "count_push": partial(check_taken, together=False, orders=[(0, 1, 2, 0), (2, 2, 1, 0, 1)], function="count_push"),
-    "answer_fresh": check_answer_fresh,
 }

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import peak_memory, returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import peak_memory, returned
 from minidist.mpi.comm import Comm
 from minidist.papers.collectives import chunk_sizes
 

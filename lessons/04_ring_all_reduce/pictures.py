@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.papers import collectives
 

@@ -20,8 +20,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import factor_of
-from minidist.classroom.diagnose import (
+from minidist.classroom.grading.checks import factor_of
+from minidist.classroom.grading.diagnose import (
     chunk_of,
     distinct,
     first_difference,
@@ -29,9 +29,9 @@ from minidist.classroom.diagnose import (
     in_a_partial_sum,
     in_a_sum,
 )
-from minidist.classroom.meaning import check_heard, check_meaning, check_timing, working
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.meaning import check_heard, check_meaning, check_timing, working
+from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
 Array = np.ndarray
@@ -346,25 +346,16 @@ def check_passed_on(submission: Submission, function: str, target: str) -> None:
     drawn = {n: distinct(n, 3, submission.random) for n in (4, 3, 2)}
     drawn[3] = [x.astype(np.int64) for x in drawn[3]]  # which go into an array of integers alone
     cases = [Case(n, f"{n} ranks, {function} of 3 numbers", inputs) for n, inputs in drawn.items()]
-    for each, outcomes in zip(cases, submission.run(target, cases, [function], rules=STRICT), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            found, left = outcome.value["returned"], (rank - 1) % each.n
-            if isinstance(found, str):
-                lose(f"{on(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
-            if np.all(found == -1):
-                lose(f"{on(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
-            if not np.array_equal(found, each.inputs[left]):
-                held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
-                what = f"rank {held[0]}'s" if held else "nobody's"
-                lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
-
-
-def check_pass_right(submission: Submission) -> None:
-    check_passed_on(submission, "pass_right", "call_pass")
-
-
-def check_exchange(submission: Submission) -> None:
-    check_passed_on(submission, "exchange", "call_exchange")
+    for each, rank, outcome in by_rank(submission, target, cases, [function], rules=STRICT):
+        found, left = outcome.value["returned"], (rank - 1) % each.n
+        if isinstance(found, str):
+            lose(f"{on(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+        if np.all(found == -1):
+            lose(f"{on(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
+        if not np.array_equal(found, each.inputs[left]):
+            held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
+            what = f"rank {held[0]}'s" if held else "nobody's"
+            lose(f"{on(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
 
 
 def check_all_steps(submission: Submission, function: str) -> None:
@@ -377,7 +368,7 @@ def check_all_steps(submission: Submission, function: str) -> None:
             inputs = [x.astype(dtype) for x in case(submission, function, n, size).inputs]
             label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
             cases.append(Case(n, label, inputs, {"function": function, "size": size}))
-        for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
+        for each, outcomes in by_case(submission, "call_steps", cases, [name]):
             for rank, outcome in enumerate(outcomes):
                 right = (rank + 1) % each.n
                 for _, peer, line in outcome.sent:
@@ -423,8 +414,8 @@ def find_wrong_step(case: Case, outcomes: Sequence[Outcome], function: str) -> N
 
 
 GAPS = {
-    "pass_right": check_pass_right,
+    "pass_right": partial(check_passed_on, function="pass_right", target="call_pass"),
     "reduce_scatter_step": partial(check_all_steps, function="reduce_scatter"),
     "all_gather_step": partial(check_all_steps, function="all_gather"),
-    "exchange": check_exchange,
+    "exchange": partial(check_passed_on, function="exchange", target="call_exchange"),
 }

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom import engines
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import number, numbers, returned
-from minidist.classroom.watch import Watched
+from minidist.classroom.grading import engines
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import number, numbers, returned
+from minidist.classroom.notebook.watch import Watched
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt

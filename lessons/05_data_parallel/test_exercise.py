@@ -16,13 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, named, on, ranks
-from minidist.classroom.sharded import RANKS, check_factor, check_sum, descend, forward, slopes, small, with_numbers
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import Training, share, training
+from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.diagnose import in_a_sum
+from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks, why
+from minidist.classroom.grading.sharded import (
+    RANKS,
+    check_factor,
+    check_sum,
+    descend,
+    forward,
+    slopes,
+    small,
+    with_numbers,
+)
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import Training, share, training
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 
 Array = np.ndarray
@@ -127,7 +136,7 @@ def proportional(found: Array, expected: Array) -> bool:
 @pytest.mark.points(3, "train_step: one process's training, where shares are even")
 def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=2, clips=[0.0]) for n, batch in ((4, 8), (3, 6), (2, 4), (1, 3))]
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         check_worked(run, outcomes)
         batch, steps = len(run.x), run.arguments["steps"]
         _, first = slopes(run.flats, run.x, run.y, batch)
@@ -169,7 +178,7 @@ def explained(run: Layers, found: Array, layer: int, gradients: list[Array], own
 @pytest.mark.points(2, "train_step: shares that are uneven, or empty, weigh what they have")
 def test_shares(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=1, clips=[0.0]) for n, batch in ((4, 10), (3, 7), (4, 3))]
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         check_worked(run, outcomes)
         loss, gradients = slopes(run.flats, run.x, run.y, len(run.x))
         shares = [rows_of(run, rank) for rank in range(run.n) if len(rows_of(run, rank)[0])]
@@ -212,7 +221,7 @@ def clipped(submission: Submission, *limits: float) -> list[Layers]:
 @pytest.mark.points(2, "train_step: clipped as a whole, after the sum")
 def test_clip(submission: Submission) -> None:
     cases = clipped(submission, 0.0, 50.0, 1 / CLIPPED)
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         free, wide, tight = (updates(run, outcomes, which) for which in range(3))
         clip, batch = run.arguments["clips"][2], len(run.x)
         norm = clip * CLIPPED
@@ -228,21 +237,20 @@ def test_clip(submission: Submission) -> None:
             asked = np.isclose(length, clip) or np.isclose(length / np.linalg.norm(free[rank]), clip / norm)
             if proportional(tight[rank], free[rank]) and asked:
                 continue
-            if alike(tight[rank], free[rank]):
-                words = "nothing is clipped"
-            elif alike(tight[rank], early):
-                words = "each rank clips its own gradient, before the sum. Clip the sum"
-            elif not proportional(tight[rank], free[rank]):
-                words = "it has another direction. All layers' gradients are multiplied by one number, after the sum"
-            else:
-                words = f"its norm is {length:.3g}"
-            lose(f"{who} updates by a gradient of norm {norm:.3g}, which is to be clipped to {clip:.3g}: {words}.")
+            turned = not proportional(tight[rank], free[rank])
+            reasons = {
+                "nothing is clipped": alike(tight[rank], free[rank]),
+                "each rank clips its own gradient, before the sum. Clip the sum": alike(tight[rank], early),
+                "it has another direction. All layers' gradients are multiplied by one number, after the sum": turned,
+                f"its norm is {length:.3g}": True,
+            }
+            said = f"{who} updates by a gradient of norm {norm:.3g}, which is to be clipped to {clip:.3g}"
+            lose(f"{said}: {why(reasons)}.")
 
 
 @pytest.mark.points(1, "train_step: the norm of all gradients together, before clipping")
 def test_norm(submission: Submission) -> None:
-    cases = clipped(submission, 0.0, 1 / CLIPPED)
-    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers", clipped(submission, 0.0, 1 / CLIPPED), ["train_step"]):
         check_worked(run, outcomes)
         free, norm = updates(run, outcomes, 0), run.arguments["clips"][1] * CLIPPED
         for which, when in ((0, ""), (1, ", where it is clipped")):
@@ -265,7 +273,7 @@ def test_norm(submission: Submission) -> None:
 @pytest.mark.points(2, "train_step: a ring all-reduce for each layer, the last layer's first")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 2 * n) for n in (4, 2)]
-    for run, outcomes in zip(cases, submission.run("train_layers_watched", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "train_layers_watched", cases, ["train_step"]):
         size = run.flats[0].size
         for rank, outcome in enumerate(outcomes):
             check_ring(run, rank, outcome, [size] * len(run.flats), 8)
@@ -303,7 +311,7 @@ def names(run: Training, units: Sequence[int]) -> str:
 @pytest.mark.points(2, "rows: everyone's consecutive share, every sequence once")
 def test_rows(submission: Submission) -> None:
     cases = [numbered(submission, n, batches=[8, 10, 7, 3, 1, 12]) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("rows", cases, of("rows")), strict=True):
+    for run, outcomes in by_case(submission, "rows", cases, of("rows")):
         for number, batch in enumerate(run.arguments["batches"]):
             found = [outcome.value[number] for outcome in outcomes]
             check_shares(f"Of {batch} sequences on {run.label}", batch, run.n, found)
@@ -339,7 +347,7 @@ BUCKETS = [[3, 2], [0]]  # which units wait for the first and the second bucket;
 
 def buckets_sent(submission: Submission, ranks: Sequence[int] = (3, 1)) -> Sent:
     cases = [numbered(submission, n, buckets=BUCKETS) for n in ranks]
-    return list(zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True))
+    return list(by_case(submission, "send_buckets", cases, of("send_bucket")))
 
 
 def sum_of(run: Training, unit: int) -> Array:
@@ -422,7 +430,7 @@ def test_bucket_again(submission: Submission) -> None:
 def test_bucket_wire(submission: Submission) -> None:
     asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
     cases = [numbered(submission, n, f", {precision}", precision, buckets=BUCKETS[:1]) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("send_buckets", cases, of("send_bucket")), strict=True):
+    for run, outcomes in by_case(submission, "send_buckets", cases, of("send_bucket")):
         size = sum(run.truth.padded(unit) for unit in BUCKETS[0])
         for rank, outcome in enumerate(outcomes):
             check_ring(run, rank, outcome, [size], run.precision.bytes)
@@ -434,7 +442,7 @@ def test_reduce(submission: Submission) -> None:
     sizes = [plain.truth.padded(unit) for unit in range(len(plain.truth.flats))]
     limits = (0, sizes[-1], sizes[-1] + 1, sizes[-1] + sizes[-2], sum(sizes) + 1)
     cases = [numbered(submission, 2, f", buckets of {limit} elements", bucket_size=limit) for limit in limits]
-    for run, outcomes in zip(cases, submission.run("reduce_all", cases, of("reduce")), strict=True):
+    for run, outcomes in by_case(submission, "reduce_all", cases, of("reduce")):
         expected, waiting, gone = list[list[int]](), list[int](), list[int]()
         for unit in reversed(range(len(sizes))):
             waiting.append(unit)
@@ -499,9 +507,9 @@ def test_messages(submission: Submission) -> None:
 
 def check_share(submission: Submission) -> None:
     for rows, n in ((8, 4), (10, 4), (7, 3), (3, 4)):
-        run = Case(1, f"{n} ranks", [None], {"asked": [[rows, n, rank] for rank in range(n)]})
-        [[outcome]] = submission.run("call_share", [run], ["share"])
-        check_shares(f"Of {rows} rows on {n} ranks", rows, n, outcome.value)
+        asked = [[rows, n, rank] for rank in range(n)]
+        found = ask(submission, "call_share", "share", None, f"{n} ranks", asked=asked)
+        check_shares(f"Of {rows} rows on {n} ranks", rows, n, found)
 
 
 def check_my_part(submission: Submission) -> None:
@@ -563,9 +571,8 @@ def check_clip_factor(submission: Submission) -> None:
     gradients = [submission.random.standard_normal(size) for size in (30, 12, 7)]
     norm = float(np.linalg.norm(together(gradients)))
     clips = [0.0, 2 * norm, norm / 2]
-    run = Case(1, "three gradients", [gradients], {"clips": clips})
-    [[outcome]] = submission.run("call_clip_factor", [run], ["clip_factor"])
-    for clip, factor, found in zip(clips, (1.0, 1.0, 0.5), outcome.value, strict=True):
+    pairs = ask(submission, "call_clip_factor", "clip_factor", gradients, "three gradients", clips=clips)
+    for clip, factor, found in zip(clips, (1.0, 1.0, 0.5), pairs, strict=True):
         if not isinstance(found, list):
             lose(f"clip_factor returned {found}; two numbers are wanted: return norm, factor.")
         if not isinstance(found[0], float) or not np.isclose(found[0], norm):
@@ -580,19 +587,12 @@ def check_sending(submission: Submission) -> None:
         for moment in ready:
             expected.append(max(moment, free))
             free = expected[-1] + takes
-        run = Case(1, "one link", [None], {"ready": ready, "takes": takes})
-        [[outcome]] = submission.run("call_sending", [run], ["sending"])
-        if outcome.value != expected:
+        found = ask(submission, "call_sending", "sending", None, "one link", ready=ready, takes=takes)
+        if found != expected:
             lose(
-                f"Buckets that are ready at {ready} and take {takes:g} each set out at {outcome.value}; it should be"
+                f"Buckets that are ready at {ready} and take {takes:g} each set out at {found}; it should be"
                 f" {expected}: not before they are ready, nor before the one before has arrived."
             )
 
 
-GAPS = {
-    "share": check_share,
-    "my_part": check_my_part,
-    "backward": check_backward,
-    "clip_factor": check_clip_factor,
-    "sending": check_sending,
-}
+GAPS = gaps(globals(), "share", "my_part", "backward", "clip_factor", "sending")

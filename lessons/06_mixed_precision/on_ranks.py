@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.drawing import ALL_SIDES, canvas, show
+from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREY, ORANGE, QUANTITIES, RED
 
 Array = np.ndarray

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import by_rank, named, on, part, ranks
-from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, parts_by_function
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import by_case, by_rank, named, on, part, ranks, why
+from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("narrow", "widen", "update", "gradient_norm", "next_scale", "apply_gradients")
@@ -73,7 +73,7 @@ def test_narrow(submission: Submission) -> None:
         one("narrow", "of numbers near 1, scale 131072", plain * np.float32(0.01), scale=131072.0),
         one("narrow", "of numbers that are too large for it, scale 2²⁰", plain, scale=2.0**20),
     ]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["narrow"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["narrow"]):
         value, scale = each.inputs[0], each.arguments["scale"]
         with np.errstate(over="ignore"):
             expected = (value.astype(np.float64) * scale).astype(np.float16)
@@ -83,17 +83,14 @@ def test_narrow(submission: Submission) -> None:
         if np.array_equal(found, expected):
             continue
         at = int(np.flatnonzero(found != expected)[0])
-        why = ""
-        with np.errstate(over="ignore"):
-            if not found.any():
-                why = " It was zero before it was multiplied: multiply first, then round."
-            elif np.array_equal(found, value.astype(np.float16)):
-                why = " That is without the scale."
-            elif np.isinf(expected).any():
-                why = " An overflow must be seen, so that the step is skipped: it is infinite."
-            elif not np.isfinite(found).all():
-                why = f" The scale {scale:g} itself is no float16 number: multiply in float32."
-        lose(f"On {each.label}: [{at}] is {found[at]:g}, where {value[at]:.4g} · {scale:g} = {expected[at]:g}.{why}")
+        reasons = {
+            " It was zero before it was multiplied: multiply first, then round.": not found.any(),
+            " That is without the scale.": np.array_equal(found, value.astype(np.float16)),
+            " An overflow must be seen, so that the step is skipped: it is infinite.": np.isinf(expected).any(),
+            f" The scale {scale:g} itself is no float16 number: multiply in float32.": not np.isfinite(found).all(),
+        }
+        right = f"{value[at]:.4g} · {scale:g} = {expected[at]:g}"
+        lose(f"On {each.label}: [{at}] is {found[at]:g}, where {right}.{why(reasons)}")
 
 
 @pytest.mark.points(1, "widen: float32, then without the scale")
@@ -104,7 +101,7 @@ def test_widen(submission: Submission) -> None:
         one("widen", "of numbers near 2⁻²⁰, scale 1024", plain * np.float16(2.0**-10), scale=1024.0),
         one("widen", "of numbers near 1, scale 131072", plain, scale=131072.0),
     ]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["widen"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["widen"]):
         value, scale = each.inputs[0], each.arguments["scale"]
         expected = (value.astype(np.float64) / scale).astype(np.float32)
         found = array_of(each, outcome.value["returned"], expected)
@@ -113,12 +110,13 @@ def test_widen(submission: Submission) -> None:
         if np.allclose(found, expected, rtol=1e-6, atol=0):
             continue
         at = int(np.flatnonzero(~np.isclose(found, expected, rtol=1e-6, atol=0))[0])
-        why = ""
-        if np.array_equal(found, value.astype(np.float32)):
-            why = " That is with the scale."
-        elif not found.any() or np.allclose(found, expected, rtol=0.2, atol=0):
-            why = " It was divided as float16, and rounded once more: make it float32 first."
-        lose(f"On {each.label}: [{at}] is {found[at]:g}, where {value[at]:.4g} / {scale:g} = {expected[at]:g}.{why}")
+        narrow = not found.any() or np.allclose(found, expected, rtol=0.2, atol=0)
+        reasons = {
+            " That is with the scale.": np.array_equal(found, value.astype(np.float32)),
+            " It was divided as float16, and rounded once more: make it float32 first.": narrow,
+        }
+        right = f"{value[at]:.4g} / {scale:g} = {expected[at]:g}"
+        lose(f"On {each.label}: [{at}] is {found[at]:g}, where {right}.{why(reasons)}")
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
@@ -137,29 +135,27 @@ def update_cases(submission: Submission, function: str) -> list[Case]:
 
 def check_master(submission: Submission, function: str, asked: Sequence[str]) -> None:
     cases = update_cases(submission, function)
-    for each, [outcome] in zip(cases, submission.run("updates", cases, asked), strict=True):
+    for each, [outcome] in by_case(submission, "updates", cases, asked):
         start, change = each.inputs[0]
         expected = start + each.arguments["times"] * change
         found = outcome.value["master"]
         if np.allclose(found, expected, rtol=FLOAT32, atol=0):
             continue
         at = int(np.flatnonzero(~np.isclose(found, expected, rtol=FLOAT32, atol=0))[0])
-        why = ""
-        if np.array_equal(found, start):
-            why = " Nothing has changed in it. Work in place: master += change."
-            if each is cases[1]:
-                why = " It has not moved at all: what is added to what?"
-        elif np.allclose(found, start - each.arguments["times"] * change, rtol=FLOAT32):
-            why = " The change is to be added."
-        elif np.allclose(found, expected, rtol=0.01):
-            why = " It is near: was it rounded to float16 on the way?"
-        lose(f"On {each.label}: the master copy is {found[at]:.8g} at [{at}]; {expected[at]:.8g} is wanted.{why}")
+        unmoved, backward = np.array_equal(found, start), start - each.arguments["times"] * change
+        said = why({
+            " It has not moved at all: what is added to what?": unmoved and each is cases[1],
+            " Nothing has changed in it. Work in place: master += change.": unmoved,
+            " The change is to be added.": np.allclose(found, backward, rtol=FLOAT32),
+            " It is near: was it rounded to float16 on the way?": np.allclose(found, expected, rtol=0.01),
+        })  # fmt: skip
+        lose(f"On {each.label}: the master copy is {found[at]:.8g} at [{at}]; {expected[at]:.8g} is wanted.{said}")
 
 
 def check_param(submission: Submission, function: str, asked: Sequence[str]) -> None:
     """The parameters are the function's own master copy, rounded."""
     cases = update_cases(submission, function)
-    for each, [outcome] in zip(cases, submission.run("updates", cases, asked), strict=True):
+    for each, [outcome] in by_case(submission, "updates", cases, asked):
         param, master = outcome.value["param"], outcome.value["master"]
         start = each.inputs[0][0]
         if each is cases[0] and np.array_equal(param, start.astype(np.float16)):
@@ -217,8 +213,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "gradient_norm: of all pieces of all ranks, on every rank")
 def test_norm(submission: Submission) -> None:
-    cases = [norm_case(submission, n) for n in (4, 2)]
-    for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
+    for each, outcomes in by_case(submission, "norm", [norm_case(submission, n) for n in (4, 2)], ["gradient_norm"]):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
             found, near = number_of(each, rank, outcome.value["returned"]), partial(math.isclose, rel_tol=2e-3)
@@ -229,8 +224,8 @@ def test_norm(submission: Submission) -> None:
             }
             if not near(found, expected):
                 mean = " That is a mean over the ranks: sum." * near(found * math.sqrt(each.n), expected)
-                why = named(found, wrong, near, before=" ") or mean
-                lose(f"{on(each, rank)} returned {found:.6g}; {expected:.6g} is wanted.{why}")
+                said = named(found, wrong, near, before=" ") or mean
+                lose(f"{on(each, rank)} returned {found:.6g}; {expected:.6g} is wanted.{said}")
 
 
 @pytest.mark.points(1, "gradient_norm: squares wider than float16")
@@ -264,14 +259,13 @@ def test_norm_scale(submission: Submission) -> None:
         number_of(each, 0, outcome.value["returned"]) for each, outcome in ((plain, first), (scaled, second))
     )
     if not one_ or not math.isclose(other * 512, one_, rel_tol=1e-6):
-        why = ""
-        if other == one_:
-            why = " It is the norm with the scale."
-        elif other and math.isclose(one_ / other, 512.0**2, rel_tol=1e-6):
-            why = " It is divided by the scale twice."
-        elif other and math.isclose(one_ / other, math.sqrt(512.0), rel_tol=1e-6):
-            why = " The sum of squares was divided by the scale: divide the norm."
-        lose(f"On {scaled.label}: it is {other:.6g}; at scale 1 it was {one_:.6g}, and a 512th is wanted.{why}")
+        wrong = {
+            "It is the norm with the scale.": 1.0,
+            "It is divided by the scale twice.": 512.0**2,
+            "The sum of squares was divided by the scale: divide the norm.": math.sqrt(512.0),
+        }
+        said = named(one_ / other, wrong, partial(math.isclose, rel_tol=1e-6), before=" ") if other else ""
+        lose(f"On {scaled.label}: it is {other:.6g}; at scale 1 it was {one_:.6g}, and a 512th is wanted.{said}")
 
 
 @pytest.mark.points(1, "gradient_norm: one rank's overflow is everyone's")
@@ -437,9 +431,9 @@ def test_step(submission: Submission) -> None:
             place = f"On {each.label}: of piece {number} on rank {rank}"
             if not np.allclose(found, expected, rtol=0, atol=1e-5):
                 ratio = float(np.median((found - start) / (expected - start)))
-                why = f" It has moved {ratio:.4g} times as far as it should." if np.isfinite(ratio) else ""
-                why += " Is the scale undone, once?" if abs(math.log2(abs(ratio) or 1)) > 5 else ""
-                lose(f"{place} the master copy is {found[0]:.6g} at [0]; {expected[0]:.6g} is wanted.{why}")
+                said = f" It has moved {ratio:.4g} times as far as it should." if np.isfinite(ratio) else ""
+                said += " Is the scale undone, once?" if abs(math.log2(abs(ratio) or 1)) > 5 else ""
+                lose(f"{place} the master copy is {found[0]:.6g} at [0]; {expected[0]:.6g} is wanted.{said}")
             if not np.array_equal(param, found.astype(np.float16)):
                 lose(f"{place} the parameters are not its master copy, rounded.")
 
@@ -463,17 +457,17 @@ def test_step_clip(submission: Submission) -> None:
         for rank, changes in enumerate(moved(each, outcomes)):
             for number, change in enumerate(changes):
                 ratio = float(np.sum(change * free[rank][number]) / np.sum(free[rank][number] ** 2))
-                if not math.isclose(ratio, wanted, rel_tol=5e-3):
-                    why = ""
-                    if math.isclose(ratio, limit / norm / STATE[0], rel_tol=5e-3):
-                        why = " The limit was compared with the norm of the scaled gradient."
-                    elif ratio == 1:
-                        why = " Nothing was clipped."
-                    elif math.isclose(ratio, limit / norm, rel_tol=5e-3):
-                        why = " A gradient that is shorter stays as it is."
+                near = partial(math.isclose, rel_tol=5e-3)
+                if not near(ratio, wanted):
+                    scaled = near(ratio, limit / norm / STATE[0])
+                    said = why({
+                        " The limit was compared with the norm of the scaled gradient.": scaled,
+                        " Nothing was clipped.": ratio == 1,
+                        " A gradient that is shorter stays as it is.": near(ratio, limit / norm),
+                    })  # fmt: skip
                     lose(
                         f"On {each.label}: piece {number} on rank {rank} moves {ratio:.4g} times as far as without"
-                        f" clipping; {wanted:.4g} is wanted.{why}"
+                        f" clipping; {wanted:.4g} is wanted.{said}"
                     )
 
 
@@ -525,10 +519,8 @@ def test_step_zero(submission: Submission) -> None:
                 lose(f"{on(each, rank)} neither asks for the norm nor calls the optimizer.")
             for number, grad in enumerate(outcome.value["grad"]):
                 if not np.array_equal(grad, np.zeros_like(grad)):
-                    why = (
-                        " Also after a step that is skipped: else inf stays in it for good." if each is cases[1] else ""
-                    )
-                    lose(f"On {each.label}: grad of piece {number} on rank {rank} is not zero afterwards.{why}")
+                    said = " Also after a step that is skipped: else inf stays in it for good." * (each is cases[1])
+                    lose(f"On {each.label}: grad of piece {number} on rank {rank} is not zero afterwards.{said}")
 
 
 # ---- the notebook's gaps, which earn no points: check("vanished") runs these -----------------------------------------
@@ -539,25 +531,24 @@ def check_vanished(submission: Submission) -> None:
     gradient = (submission.random.uniform(1.1, 1.9, exponents.size) * 2.0**exponents).astype(np.float32)
     gradient[:4] = 0  # in float32 already
     cases = [one("vanished", f"at scale {scale:g}", gradient, scale=scale) for scale in (1.0, 128.0, 65536.0)]
-    for each, [outcome] in zip(cases, submission.run("convert", cases, ["vanished"]), strict=True):
+    for each, [outcome] in by_case(submission, "convert", cases, ["vanished"]):
         scaled = gradient.astype(np.float64) * each.arguments["scale"]
         gone = (scaled.astype(np.float16) == 0) & (gradient != 0)
         found, expected = outcome.value["returned"], float(gone.mean())
         if isinstance(found, np.ndarray | str):
             lose(f"On {each.label}: it is {'an array' if isinstance(found, np.ndarray) else found}, not one number.")
         if not math.isclose(found, expected, abs_tol=1e-9):
-            why = ""
-            if math.isclose(found, float((scaled.astype(np.float16) == 0).mean())):
-                why = " Those that were zero in float32 already do not count."
-            elif math.isclose(found, float(gone.sum())):
-                why = " That is how many; their share is wanted, of all numbers."
-            elif math.isclose(found, float(gone.sum() / np.count_nonzero(gradient))):
-                why = " That is of the numbers that are not zero; of all numbers is wanted."
-            elif math.isclose(found, 100 * expected):
-                why = " That is in percent; a share, between 0 and 1, is wanted."
-            elif math.isclose(found, float(((gradient.astype(np.float16) == 0) & (gradient != 0)).mean())):
-                why = " That is the same at every scale: multiply first, then round."
-            lose(f"On {each.label}: it is {found:g}; {expected:g} is wanted.{why}")
+            count, unscaled = gone.sum(), (gradient.astype(np.float16) == 0) & (gradient != 0)
+            wrong = {
+                "Those that were zero in float32 already do not count.": (scaled.astype(np.float16) == 0).mean(),
+                "That is how many; their share is wanted, of all numbers.": count,
+                "That is of the numbers that are not zero; of all numbers is wanted.": count
+                / np.count_nonzero(gradient),
+                "That is in percent; a share, between 0 and 1, is wanted.": 100 * expected,
+                "That is the same at every scale: multiply first, then round.": unscaled.mean(),
+            }
+            said = named(found, wrong, math.isclose, before=" ")
+            lose(f"On {each.label}: it is {found:g}; {expected:g} is wanted.{said}")
 
 
 def check_with_master(submission: Submission) -> None:
@@ -565,7 +556,7 @@ def check_with_master(submission: Submission) -> None:
     check_param(submission, "with_master", ["with_master"])
 
 
-def check_halve(submission: Submission) -> None:
+def check_halve_or_double(submission: Submission) -> None:
     overflows = [False, True, True, *[False] * 22, True]
     each = Case(1, "halve_or_double, from 1024 on", [overflows])
     [[outcome]] = submission.run("simple_scales", [each], ["halve_or_double"])
@@ -595,19 +586,5 @@ def check_any_rank(submission: Submission) -> None:
             lose(f"{on(each, rank)} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 
 
-GAPS = {
-    "vanished": check_vanished,
-    "with_master": check_with_master,
-    "halve_or_double": check_halve,
-    "any_rank": check_any_rank,
-}
-
-
-PARTS = {
-    "narrow": test_narrow,
-    "widen": test_widen,
-    "update": together(test_update_master, test_update_param),
-    "gradient_norm": together(test_norm, test_norm_wide, test_norm_scale, test_norm_overflow, test_timing),
-    "next_scale": together(test_scale_halves, test_scale_minimum, test_scale_doubles, test_scale_afresh),
-    "apply_gradients": together(test_step, test_step_clip, test_step_skip, test_step_scale, test_step_zero),
-}
+GAPS = gaps(globals(), "vanished", "with_master", "halve_or_double", "any_rank")
+PARTS = parts_by_function(globals())

@@ -5,13 +5,14 @@ A part asks for one of the methods; the lesson's own take the place of the other
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from given import Unit
 
-from minidist.classroom import engines
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import note, number, numbers, returned
+from minidist.classroom.grading import engines
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import note, number, numbers, returned
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -22,14 +23,6 @@ from minidist.nn.precision import PRECISIONS
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
 given = functions("answers", METHODS, of="ZeRO1")
-
-
-class Unit(NamedTuple):
-    """A layer's arrays, as the exercise has them."""
-
-    param: Array
-    grad: Array
-    master: Array
 
 
 # ---- train_step ------------------------------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.diagnose import in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, named, on, ranks
-from minidist.classroom.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import SMALL, Training, share, training
+from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.diagnose import in_a_sum
+from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks
+from minidist.classroom.grading.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import SMALL, Training, share, training
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
@@ -188,7 +188,7 @@ def test_train_step(submission: Submission) -> None:
         run = layers(submission, n, width, batch, change=0.0, steps=2)
         run.arguments["clips"] = [WIDE, 0.0, norm_of(together(run)[1]) * 1.001]  # nothing is to be clipped
         cases.append(run)
-    for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "step", cases, ["train_step"]):
         check_worked(run, outcomes)
         wrong = [wrong_gradient(run, outcomes, which) for which in range(3)]
         if all(wrong):
@@ -227,7 +227,7 @@ def wrong_gradient(run: Layers, outcomes: Sequence[Outcome], which: int) -> str:
 def test_update(submission: Submission) -> None:
     sizes = ((4, 3, 8), (4, 5, 10), (3, 4, 7), (2, 5, 4), (1, 3, 3))
     cases = [layers(submission, n, width, batch, change=1e-4, clips=[WIDE]) for n, width, batch in sizes]
-    for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "step", cases, ["train_step"]):
         check_worked(run, outcomes)
         for layer, (start, change) in enumerate(zip(run.masters, run.changes, strict=True)):
             master = start + change
@@ -269,7 +269,7 @@ def test_clip(submission: Submission) -> None:
         run = layers(submission, n, width, batch, change=0.0)
         run.arguments["clips"] = [0.0, WIDE, norm_of(together(run)[1]) / CLIPPED]
         cases.append(run)
-    for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "step", cases, ["train_step"]):
         clip = run.arguments["clips"][2]
         free, wide, tight = (
             [np.concatenate(handed(run, rank, outcome, which)) for rank, outcome in enumerate(outcomes)]
@@ -311,7 +311,7 @@ def wrong_factor(run: Layers, rank: int, free: list[Array], tight: list[Array], 
 @pytest.mark.points(2, "train_step: 2Ψ(N-1)/N as stored, and one number for the norm")
 def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 3, 8, change=0.0, clips=[1.0]) for n in (4, 2)]
-    for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
+    for run, outcomes in by_case(submission, "step", cases, ["train_step"]):
         check_worked(run, outcomes)
         check_train_step_sent(run, outcomes)
 
@@ -334,8 +334,7 @@ def shard_of(run: Training, unit: int, rank: int) -> slice:
 
 @pytest.mark.points(1, "piece: the rank-th of N equal parts of a Flat")
 def test_piece(submission: Submission) -> None:
-    cases = [numbered(submission, n) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("pieces", cases, of("piece")), strict=True):
+    for run, outcomes in by_case(submission, "pieces", [numbered(submission, n) for n in RANKS], of("piece")):
         for unit, flat in enumerate(run.truth.flats):
             found = [tuple(outcome.value[unit]) for outcome in outcomes]
             expected = [shard_of(run, unit, rank).indices(run.truth.padded(unit)) for rank in range(run.n)]
@@ -355,8 +354,7 @@ def check_pieces(what: str, size: int, found: Sequence[Any], expected: Sequence[
 
 @pytest.mark.points(1, "owned: views of the shard's parameters and gradient")
 def test_owned(submission: Submission) -> None:
-    cases = [numbered(submission, n) for n in RANKS]
-    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+    for run, rank, outcome in by_rank(submission, "owned", [numbered(submission, n) for n in RANKS], of("owned")):
         for unit, flat in enumerate(run.truth.flats):
             mine = shard_of(run, unit, rank)
             for which, found in zip(("param", "grad"), outcome.value[unit], strict=True):
@@ -397,8 +395,7 @@ def test_squared_norm(submission: Submission) -> None:
         run.inputs = [tuple(draw(part.size) for part in of_rank) for of_rank in run.inputs]
     mixed.inputs = [tuple(part * 20 for part in of_rank) for of_rank in mixed.inputs]
     infinite.inputs[2][1][shard_of(infinite, 1, 2).start] = np.inf
-    cases = [*plain, mixed, infinite]
-    for run, outcomes in zip(cases, submission.run("norm", cases, of("squared_norm")), strict=True):
+    for run, outcomes in by_case(submission, "norm", [*plain, mixed, infinite], of("squared_norm")):
         units = range(len(run.truth.flats))
         shards = [
             [of_rank[unit][shard_of(run, unit, rank)] for unit in units] for rank, of_rank in enumerate(run.inputs)
@@ -512,14 +509,14 @@ def test_messages(submission: Submission) -> None:
 
 def check_shard_slice(submission: Submission) -> None:
     for size, n in ((272, 4), (272, 3), (30, 4), (5, 4), (8, 1)):
-        run = Case(1, f"{n} ranks", [None], {"asked": [[size, n, rank] for rank in range(n)]})
-        [[outcome]] = submission.run("call_shard_slice", [run], ["shard_slice"])
+        asked = [[size, n, rank] for rank in range(n)]
+        found = ask(submission, "call_shard_slice", "shard_slice", None, f"{n} ranks", asked=asked)
         each = -(-size // n)
-        for rank, mine in enumerate(outcome.value):
+        for rank, mine in enumerate(found):
             if not isinstance(mine, list):
                 lose(f"shard_slice({size}, {n}, {rank}) returned {mine}; a slice is wanted.")
         expected = [(rank * each, (rank + 1) * each) for rank in range(n)]
-        check_pieces(f"a Flat on {n} ranks", size, [tuple(mine) for mine in outcome.value], expected)
+        check_pieces(f"a Flat on {n} ranks", size, [tuple(mine) for mine in found], expected)
 
 
 def halves(submission: Submission, n: int, size: int) -> list[Array]:
@@ -593,9 +590,4 @@ def check_norm_of(submission: Submission) -> None:
             check_sent(run, rank, outcome, {NORM: 2 * 8 * (n - 1)})
 
 
-GAPS = {
-    "shard_slice": check_shard_slice,
-    "reduce_shard": check_reduce_shard,
-    "update_shard": check_update_shard,
-    "norm_of": check_norm_of,
-}
+GAPS = gaps(globals(), "shard_slice", "reduce_shard", "update_shard", "norm_of")

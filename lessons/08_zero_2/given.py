@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.watch import watch
+from minidist.classroom.notebook.watch import watch
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt

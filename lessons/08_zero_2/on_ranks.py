@@ -5,15 +5,15 @@ A part asks for one or two of the methods; the chapter's take the place of the o
 
 import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from given import Unit
 
-from minidist.classroom import engines
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
+from minidist.classroom.grading import engines
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -64,13 +64,6 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None
 
 
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Unit:
-    param: Array
-    grad: Array
-    master: Array
 
 
 Mine = tuple[Array, Sequence[tuple[Array, Array]]]  # parameters of all units, and of each micro-batch this rank's rows

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import DARK, GREY, QUANTITIES
 
 Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are held permanently; bytes in buckets

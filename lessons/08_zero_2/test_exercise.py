@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_trains_alike
-from minidist.classroom.meaning import check_worked
-from minidist.classroom.parts import by_rank, on, part, ranks
-from minidist.classroom.sharded import (
+from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.meaning import check_worked
+from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
     SCATTER,
@@ -38,8 +38,8 @@ from minidist.classroom.sharded import (
     sums,
     wire_cases,
 )
-from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import (
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
     HEAVY,
     SMALL,
     Training,
@@ -109,7 +109,7 @@ def test_train_step(submission: Submission) -> None:
         for n, width, rows in ((4, 5, [3, 3]), (3, 4, [7]), (1, 3, [2, 2]))
     ]
     for cases in (once, odd):
-        for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+        for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
             check_worked(run, outcomes)
             check_layers(run, outcomes)
 
@@ -189,7 +189,7 @@ def of(*methods: str) -> list[str]:
 def test_allocate(submission: Submission) -> None:
     asked = [(4, "mixed"), *((n, "fp64") for n in RANKS)]
     cases = [small(submission, n, f", {precision} precision", precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("allocate", cases, of("allocate")), strict=True):
+    for run, outcomes in by_case(submission, "allocate", cases, of("allocate")):
         truth, stored = run.truth, run.precision.stored
         for rank, outcome in enumerate(outcomes):
             for unit, flat in enumerate(truth.flats):
@@ -212,8 +212,7 @@ def test_memory_for_good(submission: Submission) -> None:
 
 @pytest.mark.points(1, "owned: this rank's shard of both, to be updated in place")
 def test_owned(submission: Submission) -> None:
-    cases = [small(submission, n) for n in RANKS]
-    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+    for run, rank, outcome in by_rank(submission, "owned", [small(submission, n) for n in RANKS], of("owned")):
         for name, theirs, before, after in outcome.value:
             who, each = f"On {run.label}: what owned returned on rank {rank} for {name}", before[1].size
             mine = slice(rank * each, (rank + 1) * each)
@@ -405,9 +404,4 @@ def check_room(submission: Submission) -> None:
             lose(f"For {case.label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
 
 
-GAPS = {
-    "reduce_unit": check_reduce_unit,
-    "backward": check_backward,
-    "accumulate": check_accumulate,
-    "room": check_room,
-}
+GAPS = gaps(globals(), "reduce_unit", "backward", "accumulate", "room")

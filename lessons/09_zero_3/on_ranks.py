@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom import engines
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
+from minidist.classroom.grading import engines
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat

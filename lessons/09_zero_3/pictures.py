@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import DARK, GREY, QUANTITIES
 from minidist.papers import zero
 
@@ -24,12 +24,7 @@ def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
     by_height = sorted(places, key=lambda place: gathered[place] + buckets[place])
     peaks = {moments[place][:2]: place for place in by_height}  # of each unit in each direction
     ax.set_xticks(
-        list(peaks.values()),
-        [unit for _, unit in peaks],
-        rotation=45,
-        ha="right",
-        rotation_mode="anchor",
-        fontsize=9,
+        list(peaks.values()), [unit for _, unit in peaks], rotation=45, ha="right", rotation_mode="anchor", fontsize=9
     )
     forwards = sum(direction == "forward" for direction, *_ in moments)
     ax.axvline(forwards - 0.5, color=GREY, lw=0.8)

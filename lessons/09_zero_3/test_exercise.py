@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import check_all_own, factor_of, run_and_blame
-from minidist.classroom.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.parts import by_rank, on, part, ranks
-from minidist.classroom.sharded import (
+from minidist.classroom.grading.checks import check_all_own, factor_of, gaps, run_and_blame
+from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
+from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.sharded import (
     RANKS,
     SCATTER,
     check_array,
@@ -37,8 +37,8 @@ from minidist.classroom.sharded import (
     sums,
     wire_cases,
 )
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
-from minidist.classroom.training import (
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.training import (
     HEAVY,
     Training,
     check_gradient,
@@ -106,7 +106,7 @@ def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, width, batch, steps=1) for n, width, batch in ((4, 16, 32), (2, 6, 8))]
     odd = [layers(submission, n, width, batch, steps=2) for n, width, batch in ((4, 5, 6), (3, 4, 7), (1, 3, 2))]
     for some in (cases, odd):
-        for run, outcomes in zip(some, submission.run("train_layers", some, ["train_step"]), strict=True):
+        for run, outcomes in by_case(submission, "train_layers", some, ["train_step"]):
             check_worked(run, outcomes)
             check_layers(run, outcomes)
 
@@ -172,7 +172,7 @@ def test_train_step_memory(submission: Submission) -> None:
 def test_allocate(submission: Submission) -> None:
     asked = [(4, "mixed"), *((n, "fp64") for n in RANKS)]
     cases = [small(submission, n, f", {precision} precision", precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("allocate", cases, of("allocate")), strict=True):
+    for run, outcomes in by_case(submission, "allocate", cases, of("allocate")):
         truth, values = run.truth, [outcome.value for outcome in outcomes]
         zeros = [np.zeros_like(whole) for whole in truth.parameters[0]]
         check_shards(run, "param", [value["param"] for value in values], truth.parameters[0], "after allocate")
@@ -181,8 +181,7 @@ def test_allocate(submission: Submission) -> None:
 
 @pytest.mark.points(1, "owned: the arrays themselves, to be updated in place")
 def test_owned(submission: Submission) -> None:
-    cases = [small(submission, n) for n in RANKS]
-    for run, rank, outcome in by_rank(submission, "owned", cases, of("owned")):
+    for run, rank, outcome in by_rank(submission, "owned", [small(submission, n) for n in RANKS], of("owned")):
         for which, flat, before, after in outcome.value:
             if not np.array_equal(after, before + 1):
                 lose(
@@ -214,7 +213,7 @@ def everyones(run: Training, unit: int, times: int = 1) -> list[Array]:
 @pytest.mark.points(1, "parameters_of: everyone's shards, put together")
 def test_parameters_of(submission: Submission) -> None:
     cases = [small(submission, n, times=1) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("gather", cases, of("parameters_of")), strict=True):
+    for run, outcomes in by_case(submission, "gather", cases, of("parameters_of")):
         check_worked(run, outcomes)
         truth = run.truth
         for unit, flat in enumerate(truth.flats):
@@ -267,7 +266,7 @@ def test_parameters_of_wire(submission: Submission) -> None:
         for direction in ("forward", "backward")
         for n, precision, unit in asked
     ]
-    for run, outcomes in zip(cases, submission.run("gather_one", cases, of("parameters_of")), strict=True):
+    for run, outcomes in by_case(submission, "gather_one", cases, of("parameters_of")):
         unit = run.arguments["unit"]
         check_wire(run, outcomes, unit, f"all-gather {run.arguments['direction']}", "parameters_of")
 
@@ -332,8 +331,7 @@ def test_accumulation(submission: Submission) -> None:
 
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
-    cases = wire_cases(submission)
-    for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
+    for run, outcomes in by_case(submission, "reduce_one", wire_cases(submission), of("reduce")):
         check_wire(run, outcomes, 0, SCATTER, "reduce")
 
 
@@ -455,7 +453,7 @@ def test_memory_afterwards(submission: Submission) -> None:
                 " Whatever is gathered after the update, the next forward gathers again."
             )
     cases = [small(submission, n, steps=2) for n in (4, 3)]
-    for run, outcomes in zip(cases, submission.run("train", cases, of("after_update")), strict=True):
+    for run, outcomes in by_case(submission, "train", cases, of("after_update")):
         known = {"all-gather forward", "all-gather backward", SCATTER, "norm"}
         units = len(run.truth.flats)
         for rank, outcome in enumerate(outcomes):
@@ -581,12 +579,7 @@ def check_backward_layer(submission: Submission) -> None:
         check_messages(case, rank, outcome, ["all-gather backward", SCATTER])
 
 
-GAPS = {
-    "cut_shard": check_cut_shard,
-    "gather": check_gather,
-    "forward_layer": check_forward_layer,
-    "backward_layer": check_backward_layer,
-}
+GAPS = gaps(globals(), "cut_shard", "gather", "forward_layer", "backward_layer")
 
 # Of the methods without a part of their own, the first one that a mistake loses.
 PARTS = {"ZeRO3.forget": test_memory_forward, "ZeRO3.after_update": test_memory_afterwards}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import arrays_held, returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import arrays_held, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

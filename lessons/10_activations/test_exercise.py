@@ -9,14 +9,15 @@ is shorter, results need be no better than where it is not.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
-from minidist.classroom.parts import on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import an_array, differences, gaps, is_right, parts_by_function, same, shape
+from minidist.classroom.grading.parts import ask, by_case, on, part
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("run_forward", "run_segment", "run_backward", "mask", "best_interval", "cut", "whole")
@@ -88,7 +89,7 @@ def check_inputs(each: Case, outcome: Outcome) -> None:
 @pytest.mark.points(1, "run_forward: y, and the input of each segment")
 def test_run_forward(submission: Submission) -> None:
     cases = [forward_case(submission, layers, k) for layers, k in ((4, 2), (3, 1), (3, 3), (6, 2))]
-    for each, [outcome] in zip(cases, submission.run("forward", cases, ["run_forward"]), strict=True):
+    for each, [outcome] in by_case(submission, "forward", cases, ["run_forward"]):
         inputs_of(each, outcome)
         x, *matrices = each.inputs[0]
         expected = chain(x, matrices)[-1]
@@ -109,7 +110,7 @@ def test_run_forward_short(submission: Submission) -> None:
 @pytest.mark.points(1, "run_forward: nothing else is held")
 def test_run_forward_memory(submission: Submission) -> None:
     cases = [forward_case(submission, 12, k) for k in (4, 6)]
-    for each, [outcome] in zip(cases, submission.run("forward", cases, ["run_forward"]), strict=True):
+    for each, [outcome] in by_case(submission, "forward", cases, ["run_forward"]):
         calls = [call for call in outcome.value["calls"] if call[0] == "forward"]
         if len(calls) < 12:
             lose(f"On {each.label}: {len(calls)} layers have run.")
@@ -166,21 +167,19 @@ def check_gradients(each: Case, outcome: Outcome) -> None:
             lose(f"On {each.label}: the gradient of layer {number}'s own parameters is wrong.{times}")
 
 
-@pytest.mark.points(2, "run_segment: runs again, and goes back")
-def test_run_segment(submission: Submission) -> None:
-    check_segment(submission, "run_segment")
-
-
 def check_segment(submission: Submission, function: str) -> None:
     cases = [segment_case(submission, layers, function) for layers in (1, 2, 4)]
-    for each, [outcome] in zip(cases, submission.run("segment", cases, [function]), strict=True):
+    for each, [outcome] in by_case(submission, "segment", cases, [function]):
         check_gradients(each, outcome)
+
+
+test_run_segment = part(2, "run_segment: runs again, and goes back", check_segment, "run_segment")
 
 
 @pytest.mark.points(1, "run_segment: each layer once")
 def test_run_segment_calls(submission: Submission) -> None:
     cases = [segment_case(submission, layers) for layers in (2, 5)]
-    for each, [outcome] in zip(cases, submission.run("segment", cases, ["run_segment"]), strict=True):
+    for each, [outcome] in by_case(submission, "segment", cases, ["run_segment"]):
         layers = len(each.inputs[0]) - 2
         for method in ("forward", "backward"):
             ran = sum(call[0] == method for call in outcome.value["calls"])
@@ -226,7 +225,7 @@ def backward_case(submission: Submission, layers: int, k: int) -> Case:
 @pytest.mark.points(1, "run_backward: one segment after the other")
 def test_run_backward(submission: Submission) -> None:
     cases = [backward_case(submission, layers, k) for layers, k in ((4, 2), (3, 3), (3, 1))]
-    for each, [outcome] in zip(cases, submission.run("backward", cases, ["run_backward"]), strict=True):
+    for each, [outcome] in by_case(submission, "backward", cases, ["run_backward"]):
         check_gradients(each, outcome)
 
 
@@ -384,9 +383,7 @@ def held_by(n: int, given: float, layer: float) -> list[float]:
 
 
 def check_interval(submission: Submission, asked: list[list[float]]) -> None:
-    label = "best_interval"
-    [[outcome]] = submission.run("intervals", [Case(1, label, [asked])], ["best_interval"])
-    for (n, given, layer), k in zip(asked, outcome.value, strict=True):
+    for (n, given, layer), k in zip(asked, ask(submission, "intervals", "best_interval", asked), strict=True):
         where = f"On best_interval({n}, {given:g}, {layer:g})"
         if not isinstance(k, int) or not 1 <= k <= n:
             lose(f"{where}: it returned {k}; an int from 1 to {n} is wanted.")
@@ -432,8 +429,7 @@ def cut_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
 
 @pytest.mark.points(1, "cut: this rank's part")
 def test_cut(submission: Submission) -> None:
-    cases = [cut_case(submission, t, of) for t, of in SHAPES]
-    for each, outcomes in zip(cases, submission.run("cutting", cases, ["cut"]), strict=True):
+    for each, outcomes in by_case(submission, "cutting", [cut_case(submission, t, of) for t, of in SHAPES], ["cut"]):
         x = each.inputs[0]
         for rank, (outcome, expected) in enumerate(zip(outcomes, parts_of(x, each.n), strict=True)):
             found = an_array(each, outcome.value["returned"], f"rank {rank}'s part", expected.shape)
@@ -469,7 +465,7 @@ def whole_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
 @pytest.mark.points(1, "whole: x on every rank")
 def test_whole(submission: Submission) -> None:
     cases = [whole_case(submission, t, of) for t, of in SHAPES]
-    for each, outcomes in zip(cases, submission.run("joining", cases, ["whole"]), strict=True):
+    for each, outcomes in by_case(submission, "joining", cases, ["whole"]):
         expected = np.concatenate(each.inputs).reshape(each.arguments["shape"])
         for rank, outcome in enumerate(outcomes):
             found = an_array(each, outcome.value["returned"], f"x on rank {rank}", expected.shape)
@@ -482,7 +478,7 @@ def test_whole(submission: Submission) -> None:
 @pytest.mark.points(1, "whole: (t-1)/t of x from every rank")
 def test_whole_sent(submission: Submission) -> None:
     cases = [whole_case(submission, t, (4, 6)) for t in (2, 3, 4)]
-    for each, outcomes in zip(cases, submission.run("joining", cases, ["whole"]), strict=True):
+    for each, outcomes in by_case(submission, "joining", cases, ["whole"]):
         nbytes = sum(part.nbytes for part in each.inputs)
         wanted = nbytes * (each.n - 1) // each.n
         for rank, outcome in enumerate(outcomes):
@@ -501,15 +497,10 @@ def check_kept_bytes(submission: Submission) -> None:
     arrays = [random.standard_normal((2, 3)), random.random((4, 2)).astype(np.float16), random.random(5) < 0.5]
     arrays.append(arrays[0].copy())
     for words, places in (("three arrays", [0, 1, 2]), ("an array twice", [0, 1, 0]), ("two equal arrays", [0, 3])):
-        each = Case(1, f"kept_bytes of {words}", [arrays], {"places": places})
-        [[outcome]] = submission.run("bytes_kept", [each], ["kept_bytes"])
-        wanted = sum(arrays[place].nbytes for place in set(places))
-        if outcome.value != wanted:
-            lose(f"On {each.label}: it returned {outcome.value}; {wanted} is wanted.")
-
-
-def check_again(submission: Submission) -> None:
-    check_segment(submission, "again")
+        label, wanted = f"kept_bytes of {words}", sum(arrays[place].nbytes for place in set(places))
+        found = ask(submission, "bytes_kept", "kept_bytes", arrays, label, places=places)
+        if found != wanted:
+            lose(f"On {label}: it returned {found}; {wanted} is wanted.")
 
 
 def check_same_mask(submission: Submission) -> None:
@@ -540,20 +531,5 @@ def check_my_part(submission: Submission) -> None:
         lose(f"On {each.label}: the part is a view of x. As long as it is there, all of x is: make a copy.")
 
 
-GAPS = {
-    "kept_bytes": check_kept_bytes,
-    "again": check_again,
-    "same_mask": check_same_mask,
-    "my_part": check_my_part,
-}
-
-
-PARTS = {
-    "run_forward": together(test_run_forward, test_run_forward_short, test_run_forward_memory),
-    "run_segment": together(test_run_segment, test_run_segment_calls, test_run_segment_memory),
-    "run_backward": together(test_run_backward, test_run_backward_short, test_run_backward_memory),
-    "mask": together(test_mask_again, test_mask_differs, test_mask_share, test_mask_alone),
-    "best_interval": together(test_best_interval, test_best_interval_bytes),
-    "cut": together(test_cut, test_cut_own),
-    "whole": together(test_whole, test_whole_sent),
-}
+GAPS = gaps(globals(), "kept_bytes", "same_mask", "my_part") | {"again": partial(check_segment, function="again")}
+PARTS = parts_by_function(globals())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.slow_disk import SlowDisk
+from minidist.classroom.notebook.slow_disk import SlowDisk
 from minidist.engine import Settings
 from minidist.memory.files import SwapFile
 from minidist.memory.pool import NEEDED, OutOfMemory, Pool

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.ranks import peak_memory, returned
-from minidist.classroom.slow_disk import SlowDisk
+from minidist.classroom.grading.ranks import peak_memory, returned
+from minidist.classroom.notebook.slow_disk import SlowDisk
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minidist.classroom.drawing import canvas, name_colors, show
+from minidist.classroom.notebook.drawing import canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RED
 
 MEMORIES = {"device": BLUE, "host": ORANGE, "disk": LIGHT}

@@ -2,7 +2,7 @@
 
 Each part asks for one thing of one function, and loads exercise.py anew. Graphs, states and batches are drawn afresh;
 what is right is found by trying all placements, by training in a plain loop, by a product of whole matrices.
-The disk has a clock of its own (minidist/classroom/slow_disk.py): nothing depends on how fast a machine is.
+The disk has a clock of its own (minidist/classroom/notebook/slow_disk.py): nothing depends on how fast a machine is.
 A part earns its points or not; none needs a later one, and one mistake costs one part. What an update finds
 in a room is asked with a disk that takes no time; whether the room was its own, with a slow one.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, together
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.grading.checks import an_array, gaps, together
+from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.memory.partition import Partition, best, partitions
 
 Array = np.ndarray
@@ -226,6 +226,12 @@ def trained(start: Array, gradients: Sequence[Array]) -> list[Array]:
     return found
 
 
+def which(found: Array, after_updates: Sequence[Array]) -> str:
+    """Whose parameters these are, in words."""
+    known = [n for n, value in enumerate(after_updates) if same(found, value)]
+    return f"those after {known[0]}" if known else "others"
+
+
 def check_seen(submission: Submission, cases: Sequence[Case], until: Callable[[Case], int]) -> None:
     """That each step up to one sees as many updates as it should."""
     for each, found in zip(cases, alone(submission, "train_late", "train_delayed", cases), strict=True):
@@ -237,11 +243,9 @@ def check_seen(submission: Submission, cases: Sequence[Case], until: Callable[[C
             wanted = step if step <= after else step - 1
             parameters = an_array(each, found["seen"][step], f"what gradient gets in step {step}", (3,))
             if not same(parameters, after_updates[wanted]):
-                known = [n for n, value in enumerate(after_updates) if same(parameters, value)]
-                instead = f"those after {known[0]}" if known else "others"
                 lose(
                     f"On {each.label}: step {step} is to compute with the parameters after {wanted}"
-                    f" update{'s' * (wanted != 1)}; it gets {instead}."
+                    f" update{'s' * (wanted != 1)}; it gets {which(parameters, after_updates)}."
                 )
 
 
@@ -285,11 +289,9 @@ def test_train_delayed_end(submission: Submission) -> None:
         after_updates = trained(each.inputs[0][0], found["gradients"])
         end = an_array(each, found["returned"], "what is returned", (3,))
         if not same(end, after_updates[-1]):
-            known = [n for n, value in enumerate(after_updates) if same(end, value)]
-            instead = f"those after {known[0]}" if known else "others"
             lose(
                 f"On {each.label}: return the parameters after all {len(after_updates) - 1} updates; these are"
-                f" {instead}."
+                f" {which(end, after_updates)}."
             )
 
 
@@ -369,7 +371,7 @@ def check_moved(submission: Submission) -> None:
             )
 
 
-def check_placements_gap(submission: Submission) -> None:
+def check_placements(submission: Submission) -> None:
     for nodes in (["a", "b", "c"], ["a"], list("abcdef")):
         label = f"placements of {nodes}"
         [found] = alone(submission, "all_placements", "placements", [Case(1, label, [nodes])])
@@ -410,12 +412,7 @@ def check_tiled(submission: Submission) -> None:
         check_fetched(each, found["fetched"])
 
 
-GAPS = {
-    "moved": check_moved,
-    "placements": check_placements_gap,
-    "delayed_step": check_delayed_step,
-    "tiled": check_tiled,
-}
+GAPS = gaps(globals(), "moved", "placements", "delayed_step", "tiled")
 
 
 PARTS = {

@@ -1,13 +1,14 @@
 """What the graded parts let the ranks do with a student's functions. No points are given here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.ranks import calls, returned, several
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -18,11 +19,8 @@ def number(value: Any) -> Any:
     return float(value) if np.isscalar(value) and np.isreal(value) else returned(value)
 
 
-def several(value: Any, count: int) -> list[Any] | str:
-    """What a function returned that is to return `count` things; else the type."""
-    if not isinstance(value, tuple | list) or len(value) != count:
-        return type(value).__name__
-    return [number(each) for each in value]
+def things(count: int) -> Callable[[Any], Any]:
+    return partial(several, count=count, told=number)
 
 
 # ---- matrices --------------------------------------------------------------------------------------------------------
@@ -43,18 +41,8 @@ def cut(comm: Comm, exercise: ModuleType, w: Array, sections: list[int], t: int)
     return {"returned": parts, "own": own, "alone": each}
 
 
-def forward(comm: Comm, exercise: ModuleType, mine: list[Array], function: str) -> dict[str, Any]:
-    """y of x, w and bias, and what became of these."""
-    handed = [array.copy() for array in mine]
-    y = getattr(exercise, function)(comm, *handed)
-    return {"returned": returned(y), "handed": handed}
-
-
-def backward(comm: Comm, exercise: ModuleType, mine: list[Array], function: str) -> dict[str, Any]:
-    """dx, dw and dbias of x, w and dy, and what became of these."""
-    handed = [array.copy() for array in mine]
-    gradients = getattr(exercise, function)(comm, *handed)
-    return {"returned": several(gradients, 3), "handed": handed}
+forward = calls()  # y of x, w and bias
+backward = calls(told=things(3))  # dx, dw and dbias of x, w and dy
 
 
 # ---- masks and the loss ----------------------------------------------------------------------------------------------
@@ -68,26 +56,9 @@ def masks(comm: Comm, exercise: ModuleType, mine: Sequence[Any]) -> list[Any]:
     return found
 
 
-def loss(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
-    """The loss and this rank's probabilities, from its logits and all targets."""
-    handed = [array.copy() for array in mine]
-    value = exercise.loss_forward(comm, *handed)
-    return {"returned": several(value, 2), "handed": handed}
-
-
-def slope(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
-    handed = [array.copy() for array in mine]
-    value = exercise.loss_backward(comm, *handed)
-    return {"returned": returned(value), "handed": handed}
-
-
-# ---- positions -------------------------------------------------------------------------------------------------------
-
-
-def positions(comm: Comm, exercise: ModuleType, mine: Array, function: str) -> dict[str, Any]:
-    handed = mine.copy()
-    value = getattr(exercise, function)(comm, handed)
-    return {"returned": returned(value), "handed": [handed]}
+loss = calls("loss_forward", things(2))  # the loss and this rank's probabilities, of its logits and all targets
+slope = calls("loss_backward")
+positions = calls()
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
@@ -95,20 +66,13 @@ def positions(comm: Comm, exercise: ModuleType, mine: Array, function: str) -> d
 
 def both_parts(comm: Comm, exercise: ModuleType, mine: list[Array], t: int) -> Any:
     """Every rank's columns of A and rows of B."""
-    return [several(exercise.cut_both(*[array.copy() for array in mine], t, rank), 2) for rank in range(t)]
+    return [things(2)(exercise.cut_both(*[array.copy() for array in mine], t, rank)) for rank in range(t)]
 
 
 def qkv_parts(comm: Comm, exercise: ModuleType, w: Array, t: int) -> list[Any]:
     return [returned(exercise.cut_qkv(w.copy(), t, rank)) for rank in range(t)]
 
 
-def mlp(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
-    return {"returned": several(exercise.mlp_forward(comm, *[array.copy() for array in mine]), 2)}
-
-
-def mlp_back(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
-    return {"returned": several(exercise.mlp_backward(comm, *[array.copy() for array in mine]), 3)}
-
-
-def cut_vocabulary(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
-    return {"returned": number(exercise.cut_loss(comm, *[array.copy() for array in mine]))}
+mlp = calls("mlp_forward", things(2))
+mlp_back = calls("mlp_backward", things(3))
+cut_vocabulary = calls("cut_loss", number)

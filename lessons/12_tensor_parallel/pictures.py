@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from minidist.classroom.drawing import ALL_SIDES, canvas, name_colors, show
+from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS
 
 Array = np.ndarray

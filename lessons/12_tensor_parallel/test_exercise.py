@@ -14,31 +14,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import (
+from minidist.classroom.grading.checks import (
     ROUGH,
     an_array,
     check_array,
     check_handed,
     differences,
+    gaps,
     is_right,
+    parts_by_function,
     same,
     shape,
-    together,
 )
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.parts import ask, by_case, on, part, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 MATRIX = ("column_part", "column_forward", "column_backward", "row_forward", "row_backward")
 ASKED = (*MATRIX, "dropout_mask", "loss_forward", "loss_backward", "scatter_sum", "gather_whole")
 # What a submission cannot import.
-HIDDEN = (
-    "answers",
-    "given",
-    "minidist.tensor_parallel",
-    "minidist.tp.loss",
-    "minidist.tp.group",
-)
+HIDDEN = ("answers", "given", "minidist.tensor_parallel", "minidist.tp.loss", "minidist.tp.group")
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
@@ -59,7 +54,7 @@ def cut_case(submission: Submission, sections: list[int], t: int) -> Case:
 @pytest.mark.points(1, "column_part: a rank's columns of one matrix")
 def test_column_part(submission: Submission) -> None:
     cases = [cut_case(submission, [size], t) for size, t in ((8, 4), (6, 2), (5, 1), (12, 3))]
-    for each, [outcome] in zip(cases, submission.run("cut", cases, ["column_part"]), strict=True):
+    for each, [outcome] in by_case(submission, "cut", cases, ["column_part"]):
         w, t = each.inputs[0], each.arguments["t"]
         for rank, expected in enumerate(blocks(w, t, 1)):
             every = {
@@ -74,7 +69,7 @@ def test_column_part(submission: Submission) -> None:
 @pytest.mark.points(1, "column_part: of Q, K and V a part of each")
 def test_column_part_sections(submission: Submission) -> None:
     cases = [cut_case(submission, sections, t) for sections, t in (([4, 4, 4], 2), ([8, 4, 4], 4), ([6, 6], 3))]
-    for each, [outcome] in zip(cases, submission.run("cut", cases, ["column_part"]), strict=True):
+    for each, [outcome] in by_case(submission, "cut", cases, ["column_part"]):
         t, w = each.arguments["t"], each.inputs[0]
         for rank, alone in enumerate(outcome.value["alone"]):
             if any(isinstance(part, str) or part.ndim != 2 for part in alone):
@@ -302,11 +297,8 @@ def a_key(submission: Submission) -> list[int]:
 
 
 def drawn(submission: Submission, label: str, asked: list[Any]) -> tuple[Case, list[Array]]:
-    each = Case(1, label, [asked])
-    [[outcome]] = submission.run("masks", [each], ["dropout_mask"])
-    return each, [
-        an_array(each, found, "the mask", tuple(of)) for (_, of, *_), found in zip(asked, outcome.value, strict=True)
-    ]
+    each, masks = Case(1, label, [asked]), ask(submission, "masks", "dropout_mask", asked, label)
+    return each, [an_array(each, found, "the mask", tuple(of)) for (_, of, *_), found in zip(asked, masks, strict=True)]
 
 
 @pytest.mark.points(1, "dropout_mask: of the key alone")
@@ -370,8 +362,7 @@ def vocabulary(submission: Submission, t: int, shift: float = 0.0, n: int = 12, 
 
 @pytest.mark.points(2, "loss_forward: the loss, and a part of the softmax")
 def test_loss_forward(submission: Submission) -> None:
-    cases = [vocabulary(submission, t) for t in (1, 2, 4)]
-    for each, outcomes in zip(cases, submission.run("loss", cases, ["loss_forward"]), strict=True):
+    for each, outcomes in by_case(submission, "loss", [vocabulary(submission, t) for t in (1, 2, 4)], ["loss_forward"]):
         check_loss(each, outcomes)
 
 
@@ -415,7 +406,7 @@ def test_loss_large(submission: Submission) -> None:
 @pytest.mark.points(1, "loss_forward: three rows are sent, no logits")
 def test_loss_wire(submission: Submission) -> None:
     cases = [vocabulary(submission, t, each=8) for t in (2, 3, 4)]
-    for each, outcomes in zip(cases, submission.run("loss", cases, ["loss_forward"]), strict=True):
+    for each, outcomes in by_case(submission, "loss", cases, ["loss_forward"]):
         if not any(outcome.nbytes for outcome in outcomes):
             lose(f"On {each.label}: nothing is sent. Each rank has a part of the logits: how can it know the loss?")
         if is_right(check_loss, each, outcomes):
@@ -430,7 +421,7 @@ def test_loss_backward(submission: Submission) -> None:
         parts = [[part, each.targets] for part in blocks(softmax(each.logits), t, 1)]
         label = f"loss_backward, {ranks(t)}, V = {3 * t}"
         cases.append(Vocabulary(t, label, parts, logits=each.logits, targets=each.targets))
-    for made, outcomes in zip(cases, submission.run("slope", cases, ["loss_backward"]), strict=True):
+    for made, outcomes in by_case(submission, "slope", cases, ["loss_backward"]):
         whole = differences(lambda of=made: loss_of(of.logits, of.targets), made.logits)
         for rank, outcome in enumerate(outcomes):
             expected = blocks(whole, made.n, 1)[rank]
@@ -450,7 +441,7 @@ def test_scatter_sum(submission: Submission) -> None:
     for t in (1, 2, 4):
         inputs = [submission.random.standard_normal((3, 2 * t, 5)) for _ in range(t)]
         cases.append(Case(t, f"scatter_sum, {ranks(t)}", inputs, {"function": "scatter_sum"}))
-    for each, outcomes in zip(cases, submission.run("positions", cases, ["scatter_sum"]), strict=True):
+    for each, outcomes in by_case(submission, "positions", cases, ["scatter_sum"]):
         total = sum(each.inputs)
         for rank, (outcome, expected) in enumerate(zip(outcomes, blocks(total, each.n, 1), strict=True)):
             flat = np.split(total.reshape(-1), each.n)[rank].reshape(expected.shape)
@@ -573,20 +564,5 @@ def check_cut_loss(submission: Submission) -> None:
         check_sent(each, outcomes, 3 * each.targets.size * 8)
 
 
-GAPS = {
-    "cut_both": check_cut_both,
-    "cut_qkv": check_cut_qkv,
-    "mlp_forward": check_mlp_forward,
-    "mlp_backward": check_mlp_backward,
-    "cut_loss": check_cut_loss,
-}
-
-
-PARTS = {
-    "column_part": together(test_column_part, test_column_part_sections),
-    "column_backward": together(test_column_backward, test_column_backward_own),
-    "row_forward": together(test_row_forward, test_row_forward_bias),
-    "row_backward": together(test_row_backward, test_row_backward_bias),
-    "dropout_mask": together(test_dropout_mask, test_dropout_mask_parts),
-    "loss_forward": together(test_loss_forward, test_loss_large, test_loss_wire),
-}
+GAPS = gaps(globals(), "cut_both", "cut_qkv", "mlp_forward", "mlp_backward", "cut_loss")
+PARTS = parts_by_function(globals())

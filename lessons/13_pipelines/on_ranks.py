@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from stages import Stage
 
-from minidist.classroom.chapter import functions
+from minidist.classroom.grading.chapter import functions
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

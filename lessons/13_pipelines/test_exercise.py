@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import lessons_own, together
-from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
+from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
@@ -664,20 +664,7 @@ def check_stage_of(submission: Submission) -> None:
     check_values(submission, "stage_of", cases, "order_of")
 
 
-GAPS = {
-    "idle_share": check_idle_share,
+GAPS = gaps(globals(), "idle_share", "in_flight", "b_and_w_apart", "updates_between", "stage_of") | {
     "forwards_first": check_forwards_first_gap,
-    "in_flight": check_in_flight,
-    "b_and_w_apart": check_b_and_w_apart,
-    "updates_between": check_updates_between,
-    "stage_of": check_stage_of,
 }
-
-
-PARTS = {
-    "clock": together(test_clock, test_clock_latency, test_clock_deadlock),
-    "one_f_one_b": together(test_one_f_one_b, test_one_f_one_b_memory),
-    "zb_h1": together(test_zb_h1, test_zb_h1_memory),
-    "perform": together(test_perform, test_perform_arrays, test_perform_early, test_perform_waits),
-    "shorter": together(test_shorter, test_shorter_more),
-}
+PARTS = parts_by_function(globals())

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import ring
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import number, returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import number, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

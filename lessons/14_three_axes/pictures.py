@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap, to_rgba
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RED
 
 Array = np.ndarray

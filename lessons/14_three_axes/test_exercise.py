@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import is_right, lessons_own, together
-from minidist.classroom.parts import on
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
+from minidist.classroom.grading.parts import ask, by_case, on
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")
@@ -77,10 +77,10 @@ def test_memory(submission: Submission) -> None:
         layers, width, heads, length, batch, parameters = a_model(submission)
         for of in ((length, parameters), (0, parameters), (length, 0)):
             asked.append([[layers, width, heads, of[0], batch, of[1]], layout])
-    [[outcome]] = submission.run("memories", [Case(1, "memory", [asked])], ["memory"])
+    values = ask(submission, "memories", "memory", asked)
     for number, (d, p, t) in enumerate(layouts):
         where = f"On memory(model, {words((d, p, t))})"
-        both, states, activations = outcome.value[3 * number : 3 * number + 3]
+        both, states, activations = values[3 * number : 3 * number + 3]
         for found in (both, states, activations):
             if not isinstance(found, float):
                 lose(f"{where}: it returned {found}; a number is wanted.")
@@ -113,8 +113,8 @@ def check_sent(
 ) -> None:
     """What is sent along an axis, counted in numbers of 2 bytes: `how_often` of each kind of message a rank sends."""
     asked = [[a_model(submission), layout] for layout in [*layouts, *draw_layouts(submission, 3)]]
-    [[outcome]] = submission.run("all_sent", [Case(1, "sent", [asked])], ["sent"])
-    for ((layers, width, _, length, batch, parameters), (d, p, t)), found in zip(asked, outcome.value, strict=True):
+    values = ask(submission, "all_sent", "sent", asked)
+    for ((layers, width, _, length, batch, parameters), (d, p, t)), found in zip(asked, values, strict=True):
         where = f"On sent(model, {words((d, p, t))})"
         if not isinstance(found, dict):
             lose(f"{where}: it returned {found}; a dictionary is wanted.")
@@ -176,8 +176,8 @@ def test_choose(submission: Submission) -> None:
         ([4, 4096, 8, 8192, 6, 200_000_000], [8, 8, 100e9, 1e12, fast, slow]),
         *(draw_cluster(submission) for _ in range(4)),
     ]
-    [[outcome]] = submission.run("choices", [Case(1, "choose", [[list(each) for each in clusters]])], ["choose"])
-    for (model, cluster), found in zip(clusters, outcome.value, strict=True):
+    chosen = ask(submission, "choices", "choose", [list(each) for each in clusters])
+    for (model, cluster), found in zip(clusters, chosen, strict=True):
         ranks, per_host, room = int(cluster[0]), int(cluster[1]), cluster[2]
         where = f"On {ranks} ranks, {per_host} on a host, each with {room / 1e9:.4g} GB"
         asked = fields(MODEL, model), fields(CLUSTER, cluster)
@@ -223,8 +223,8 @@ def draw_mesh(submission: Submission) -> tuple[tuple[str, ...], tuple[int, ...]]
 def test_place(submission: Submission) -> None:
     """From a place one comes back to the rank."""
     meshes = [*MESHES, draw_mesh(submission)]
-    [[outcome]] = submission.run("places", [Case(1, "place", [[list(map(list, mesh)) for mesh in meshes]])], ["place"])
-    for (names, sizes), of_ranks in zip(meshes, outcome.value, strict=True):
+    places = ask(submission, "places", "place", [list(map(list, mesh)) for mesh in meshes])
+    for (names, sizes), of_ranks in zip(meshes, places, strict=True):
         shown = dict(zip(names, sizes, strict=True))
         for rank, found in enumerate(of_ranks):
             where = f"On place({rank}, {shown})"
@@ -284,7 +284,7 @@ def test_along(submission: Submission) -> None:
     cases = [
         along_case(names, sizes, [[name] for name in names]) for names, sizes in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))
     ]
-    for each, outcomes in zip(cases, submission.run("groups", cases, ["along"]), strict=True):
+    for each, outcomes in by_case(submission, "groups", cases, ["along"]):
         check_along(each, outcomes)
 
 
@@ -364,14 +364,14 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
 @pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_shard(each, outcomes)
 
 
 @pytest.mark.points(1, "shard_gradient: 2M(W-G)/(GW) to other hosts")
 def test_shard_gradient_hosts(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((8, 4, 64), (8, 2, 64), (6, 2, 36))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_left(each, outcomes)
 
 
@@ -389,7 +389,7 @@ def over_data(each: Case, rank: int, number: int) -> Array:
 @pytest.mark.points(1, "sum_gradients: over the data axis, in place")
 def test_sum_gradients(submission: Submission) -> None:
     cases = [sums_case(submission, n, stages) for n, stages in ((4, 2), (3, 1), (2, 2))]
-    for each, outcomes in zip(cases, submission.run("sums", cases, ["sum_gradients"]), strict=True):
+    for each, outcomes in by_case(submission, "sums", cases, ["sum_gradients"]):
         copies = each.n // each.arguments["stages"]
         for rank, outcome in enumerate(outcomes):
             for number, found in enumerate(outcome.value["grad"]):
@@ -435,12 +435,7 @@ def test_sum_gradients_tied(submission: Submission) -> None:
 
 
 def norm_case(
-    submission: Submission,
-    n: int,
-    stages: int,
-    cut: Sequence[bool],
-    label: str = "",
-    tied: int = -1,
+    submission: Submission, n: int, stages: int, cut: Sequence[bool], label: str = "", tied: int = -1
 ) -> Case:
     """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks. The piece `tied` is the
     same on the first and the last stage, if it is cut part by part."""
@@ -463,7 +458,7 @@ def norm_case(
 
 def norms_of(submission: Submission, cases: Sequence[Case]) -> list[list[float]]:
     found = []
-    for each, outcomes in zip(cases, submission.run("norm", cases, ["gradient_norm"]), strict=True):
+    for each, outcomes in by_case(submission, "norm", cases, ["gradient_norm"]):
         values = []
         for rank, outcome in enumerate(outcomes):
             value = outcome.value["returned"]
@@ -529,8 +524,7 @@ def test_norm_tied(submission: Submission) -> None:
 
 def check_place_of(submission: Submission) -> None:
     asked = [[rank, p, t] for d, p, t in ((2, 2, 2), (2, 3, 4)) for rank in range(d * p * t)]
-    [[outcome]] = submission.run("places_of", [Case(1, "place_of", [asked])], ["place_of"])
-    for (rank, p, t), found in zip(asked, outcome.value, strict=True):
+    for (rank, p, t), found in zip(asked, ask(submission, "places_of", "place_of", asked), strict=True):
         wanted = [rank // t // p, rank // t % p, rank % t]
         if isinstance(found, str) or found != wanted:
             said = found if isinstance(found, str) else tuple(int(n) if isinstance(n, float) else n for n in found)
@@ -539,8 +533,7 @@ def check_place_of(submission: Submission) -> None:
 
 def check_color_of(submission: Submission) -> None:
     asked = [(list(names), list(sizes), axis) for names, sizes in MESHES[:3] for axis in names]
-    [[outcome]] = submission.run("colors_of", [Case(1, "color_of", [asked])], ["color_of"])
-    for (names, sizes, axis), found in zip(asked, outcome.value, strict=True):
+    for (names, sizes, axis), found in zip(asked, ask(submission, "colors_of", "color_of", asked), strict=True):
         where = f"On {' x '.join(f'{n} {s}' for n, s in zip(names, sizes, strict=True))}, axis {axis}"
         if any(not isinstance(color, float) or color != int(color) for color in found):
             lose(f"{where}: color_of returned {found[0]}; an integer is wanted.")
@@ -550,35 +543,22 @@ def check_color_of(submission: Submission) -> None:
 
 def check_two_levels(submission: Submission) -> None:
     cases = [shard_case(submission, n, g, size, "two_levels") for n, g, size in ((4, 2, 8), (8, 4, 64))]
-    for each, outcomes in zip(cases, submission.run("shard", cases, ["two_levels"]), strict=True):
+    for each, outcomes in by_case(submission, "shard", cases, ["two_levels"]):
         check_shard(each, outcomes)
         check_left(each, outcomes)
 
 
 def check_my_squares(submission: Submission) -> None:
     whole, *parts = [submission.random.standard_normal(size) for size in (3, 5, 5, 5)]
-    [[outcome]] = submission.run("squares", [Case(1, "my_squares", [[whole, *parts]])], ["my_squares"])
-    if wrong := [found for found in outcome.value if not isinstance(found, float)]:
+    counted = ask(submission, "squares", "my_squares", [whole, *parts])
+    if wrong := [found for found in counted if not isinstance(found, float)]:
         lose(f"On my_squares: it returned {wrong[0]}; a float is wanted.")
     wanted = float((whole**2).sum() + sum((part**2).sum() for part in parts))
-    total, times = sum(outcome.value), wanted + 2 * float((whole**2).sum())
+    total, times = sum(counted), wanted + 2 * float((whole**2).sum())
     if not close(total, wanted):
         again = " It counts what is whole three times." if close(total, times) else ""
         lose(f"On three ranks: together they count {total:.6g}; it should be {wanted:.6g}.{again}")
 
 
-GAPS = {
-    "place_of": check_place_of,
-    "color_of": check_color_of,
-    "two_levels": check_two_levels,
-    "my_squares": check_my_squares,
-}
-
-
-PARTS = {
-    "sent": together(test_sent_tensor, test_sent_pipeline, test_sent_data),
-    "along": together(test_along, test_along_several),
-    "shard_gradient": together(test_shard_gradient, test_shard_gradient_hosts),
-    "sum_gradients": together(test_sum_gradients, test_sum_gradients_tied),
-    "gradient_norm": together(test_norm, test_norm_tied),
-}
+GAPS = gaps(globals(), "place_of", "color_of", "two_levels", "my_squares")
+PARTS = parts_by_function(globals())

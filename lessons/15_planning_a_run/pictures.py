@@ -5,7 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from minidist.classroom.drawing import canvas, show
+from minidist.classroom.notebook.drawing import canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
 STAGES = (GREY, BLUE, GREEN, ORANGE)

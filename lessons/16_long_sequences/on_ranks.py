@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import returned, several
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -18,13 +18,6 @@ STANDS_ON = {
     "choose": ("sent",),
 }
 RETURNS = {"merge": 2, "ring_forward": 2, "ring_backward": 3, "ring_attention": 2, "merge_two": 2}
-
-
-def several(value: Any, count: int) -> list[Any] | str:
-    """What a function returned that is to return `count` things; else the type."""
-    if not isinstance(value, tuple | list) or len(value) != count:
-        return type(value).__name__
-    return [returned(each) for each in value]
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from minidist.classroom.drawing import canvas, name_colors, show
+from minidist.classroom.notebook.drawing import canvas, name_colors, show
 from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 
 Array = np.ndarray

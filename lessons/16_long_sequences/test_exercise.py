@@ -8,17 +8,27 @@ costs one part. Parts on uneven cuts ask for results as right as those of even o
 papers' formulas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, check_handed, differences, is_right, same, together
-from minidist.classroom.meaning import check_meaning, check_timing
-from minidist.classroom.parts import on, part, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import (
+    an_array,
+    check_array,
+    check_handed,
+    differences,
+    gaps,
+    is_right,
+    parts_by_function,
+    same,
+)
+from minidist.classroom.grading.meaning import check_meaning, check_timing
+from minidist.classroom.grading.parts import ask, by_case, on, part, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
 Array = np.ndarray
@@ -92,9 +102,8 @@ def draw_two(submission: Submission, shape: tuple[int, ...], keys: tuple[int, in
 
 def ask_merge(submission: Submission, twos: Sequence[Two], function: str = "merge") -> list[list[Any]]:
     """y and lse of each, and then what became of the arguments."""
-    each = Case(1, twos[0].label, [[two.parts for two in twos]], {"function": function})
-    [[outcome]] = submission.run("merged", [each], [function])
-    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, outcome.value, strict=True)]
+    values = ask(submission, "merged", function, [two.parts for two in twos], twos[0].label, function=function)
+    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, values, strict=True)]
 
 
 def check_merge(submission: Submission, function: str) -> None:
@@ -167,14 +176,13 @@ def test_merge_large(submission: Submission) -> None:
 
 def ask_cuts(submission: Submission, sizes: Sequence[tuple[int, int]], function: str = "positions") -> Any:
     """Of each (length, n) the positions of all ranks, as arrays of one axis."""
-    each = Case(1, function, [[list(of) for of in sizes]], {"function": function})
-    [[outcome]] = submission.run("cuts", [each], [function])
-    for (length, n), cut in zip(sizes, outcome.value, strict=True):
+    cuts = ask(submission, "cuts", function, [list(of) for of in sizes], function=function)
+    for (length, n), cut in zip(sizes, cuts, strict=True):
         for rank, own in enumerate(cut):
             if not isinstance(own, np.ndarray) or own.ndim != 1 or (own.size and own.dtype.kind not in "iu"):
                 was = f"{own.dtype} {own.shape}" if isinstance(own, np.ndarray) else own
                 lose(f"On {function}({length}, {n}, {rank}): it is {was}; an array (c,) of integers is wanted.")
-    return outcome.value
+    return cuts
 
 
 def check_share(function: str, length: int, n: int, cut: Sequence[Array]) -> None:
@@ -455,8 +463,7 @@ def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "ring_forward: as in one process")
 def test_ring_forward(submission: Submission) -> None:
-    cases = even(submission, "ring_forward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_forward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_forward"), ["ring_forward"]):
         check_result(each, outcomes)
 
 
@@ -465,8 +472,7 @@ test_ring_forward_wire = part(1, "ring_forward: N-1 blocks, to the right", check
 
 
 def check_gradients(submission: Submission, names: Sequence[str]) -> None:
-    cases = even(submission, "ring_backward")
-    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_backward"]), strict=True):
+    for each, outcomes in by_case(submission, "call", even(submission, "ring_backward"), ["ring_backward"]):
         check_result(each, outcomes, names)
 
 
@@ -474,6 +480,11 @@ test_ring_backward_queries = part(1, "ring_backward: dq, over the keys of all ra
 test_ring_backward = part(2, "ring_backward: dk and dv come home", check_gradients, ["dk", "dv"])
 test_ring_backward_any = part(1, "ring_backward: parts of any sizes", check_uneven, "ring_backward")
 test_ring_backward_wire = part(1, "ring_backward: N-1 blocks, and N-1 of gradients", check_wire, "ring_backward")
+
+
+def answered(submission: Submission, function: str, calls: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each call with what the function returned."""
+    return zip(calls, ask(submission, "answers", function, calls, function=function), strict=True)
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
@@ -490,9 +501,7 @@ def draw_attention(submission: Submission) -> list[int]:
 def test_sent(submission: Submission) -> None:
     sizes = [draw_attention(submission) for _ in range(4)] + [[48, 8, 2, 16, 1]]
     calls = [[scheme, *of] for of in sizes for scheme in SCHEMES]
-    each = Case(1, "sent", [calls], {"function": "sent"})
-    [[outcome]] = submission.run("answers", [each], ["sent"])
-    for (scheme, *of), found in zip(calls, outcome.value, strict=True):
+    for (scheme, *of), found in answered(submission, "sent", calls):
         length, heads, kv, depth, n = of
         where = f"On sent({scheme!r}, {', '.join(map(str, of))})"
         if not isinstance(found, list) or len(found) != 2 or any(not isinstance(number, float) for number in found):
@@ -522,9 +531,7 @@ def test_choose(submission: Submission) -> None:
         calls += [[length, heads, kv, depth, n, room] for room in (whole, whole - 1)]
     calls += [[131_072, 16, 1, 128, 16, room] for room in (4e7, 1e7)]  # one of Llama 3's eight tensor-parallel ranks
     calls = [call for call in calls if abs(ratio_of(call) - 1) > 1e-6]
-    each = Case(1, "choose", [calls], {"function": "choose"})
-    [[outcome]] = submission.run("answers", [each], ["choose"])
-    for call, found in zip(calls, outcome.value, strict=True):
+    for call, found in answered(submission, "choose", calls):
         length, heads, kv, depth, n, room = call
         where = f"On choose({', '.join(f'{number:g}' for number in call)})"
         fits, divides, less = 2 * kv * depth * length <= room, kv % n == 0, ratio_of(call) < 1
@@ -604,12 +611,12 @@ def test_meaning(submission: Submission) -> None:
 # ---- the notebook's gaps, which earn no points: check("merge_two") runs these ----------------------------------------
 
 
-def check_moved(submission: Submission) -> None:
+def check_moved_in_tiles(submission: Submission) -> None:
     """It says what loads and stores of the tile loop amount to, counted here one by one."""
     calls = [[1024, 64, 65_536], [100, 8, 320], [64, 16, 10_000], [48, 4, 100]]
-    each = Case(1, "moved_in_tiles", [calls], {"function": "moved_in_tiles"})
-    [[outcome]] = submission.run("answers", [each], ["moved_in_tiles"])
-    for (n, d, fast), found in zip(calls, outcome.value, strict=True):
+    for (n, d, fast), found in zip(
+        calls, ask(submission, "answers", "moved_in_tiles", calls, function="moved_in_tiles"), strict=True
+    ):
         columns = -(-fast // (4 * d))
         moved = 0
         for j in range(0, n, columns):
@@ -619,11 +626,11 @@ def check_moved(submission: Submission) -> None:
             lose(f"On moved_in_tiles({n}, {d}, {fast}): it returned {found}; {moved:,} is wanted.")
 
 
-def check_owner(submission: Submission) -> None:
+def check_owner_of(submission: Submission) -> None:
     calls = [[rank, step, n] for n in (1, 3, 4) for rank in range(n) for step in range(n)]
-    each = Case(1, "owner_of", [calls], {"function": "owner_of"})
-    [[outcome]] = submission.run("answers", [each], ["owner_of"])
-    for (rank, step, n), found in zip(calls, outcome.value, strict=True):
+    for (rank, step, n), found in zip(
+        calls, ask(submission, "answers", "owner_of", calls, function="owner_of"), strict=True
+    ):
         block = rank  # whose block left `step` ranks ago arrives here
         for _ in range(step):
             block = block - 1 if block else n - 1
@@ -649,9 +656,9 @@ def check_zigzag(submission: Submission) -> None:
 
 def check_numbers_sent(submission: Submission) -> None:
     calls = [[128, 64, g, n] for g, n in ((1.0, 2), (1.0, 4), (0.25, 4), (0.0625, 16), (0.5, 1))]
-    each = Case(1, "numbers_sent", [calls], {"function": "numbers_sent"})
-    [[outcome]] = submission.run("answers", [each], ["numbers_sent"])
-    for (s, h, g, n), found in zip(calls, outcome.value, strict=True):
+    for (s, h, g, n), found in zip(
+        calls, ask(submission, "answers", "numbers_sent", calls, function="numbers_sent"), strict=True
+    ):
         where = f"On numbers_sent({s}, {h}, {g:g}, {n})"
         if not isinstance(found, dict) or set(found) != set(SCHEMES):
             lose(f"{where}: a dictionary with a number for each of {', '.join(SCHEMES)} is wanted.")
@@ -662,21 +669,9 @@ def check_numbers_sent(submission: Submission) -> None:
                 lose(f"{where}: {scheme} is {number}; {right:,.0f} is wanted.")
 
 
-GAPS = {
-    "merge_two": lambda submission: check_merge(submission, "merge_two"),
-    "moved_in_tiles": check_moved,
-    "owner_of": check_owner,
-    "ring_attention": check_ring_attention,
-    "zigzag": check_zigzag,
-    "numbers_sent": check_numbers_sent,
+GAPS = gaps(globals(), "moved_in_tiles", "owner_of", "ring_attention", "zigzag", "numbers_sent") | {
+    "merge_two": partial(check_merge, function="merge_two"),
 }
 ALONE = (test_merge, test_merge_unseen, test_merge_large, test_positions, test_positions_balance, test_ring_forward,
          test_ring_backward_queries, test_ring_backward, test_sent, test_choose)  # fmt: skip
-PARTS = {
-    "merge": together(test_merge, test_merge_unseen, test_merge_large),
-    "positions": together(test_positions, test_positions_balance, test_positions_any),
-    "ring_forward": together(test_ring_forward, test_ring_forward_any, test_ring_forward_wire),
-    "ring_backward": together(
-        test_ring_backward_queries, test_ring_backward, test_ring_backward_any, test_ring_backward_wire
-    ),
-}
+PARTS = parts_by_function(globals())

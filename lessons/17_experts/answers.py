@@ -102,7 +102,7 @@ def dispatch(comm: Comm, rows: Array, counts: Array) -> tuple[Array, Array]:
     held = [ring.chunk(len(counts), comm.size, rank) for rank in range(comm.size)]
     here = held[comm.rank]
     coming = np.empty((comm.size, here.stop - here.start), counts.dtype)
-    ring.exchange(comm, [counts[of] for of in held], list(coming))
+    ring.all_to_all_v(comm, [counts[of] for of in held], list(coming))
     by_rank = exchange_rows(comm, rows, [counts[of].sum() for of in held], coming.sum(axis=1))
     return by_rank[by_expert(coming)], coming
 
@@ -117,7 +117,7 @@ def combine(comm: Comm, rows: Array, coming: Array, counts: Array) -> Array:
 def exchange_rows(comm: Comm, rows: Array, going: Sequence[int] | Array, coming: Sequence[int] | Array) -> Array:
     """Rows for each rank, one rank after another -> rows from each rank."""
     arrived = np.empty((sum(coming), rows.shape[1]), rows.dtype)
-    ring.exchange(comm, np.split(rows, np.cumsum(going)[:-1]), np.split(arrived, np.cumsum(coming)[:-1]))
+    ring.all_to_all_v(comm, np.split(rows, np.cumsum(going)[:-1]), np.split(arrived, np.cumsum(coming)[:-1]))
     return arrived
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from minidist.classroom.drawing import ALL_SIDES, canvas, show
+from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
 from minidist.papers import deepspeed_moe, megatron
 

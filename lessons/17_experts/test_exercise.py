@@ -9,15 +9,25 @@ a later one, and one mistake costs one part.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, check_array, differences, is_right, same, shape, together
-from minidist.classroom.meaning import check_meaning, check_worked
-from minidist.classroom.parts import on, ranks
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.checks import (
+    an_array,
+    check_array,
+    differences,
+    gaps,
+    is_right,
+    parts_by_function,
+    same,
+    shape,
+)
+from minidist.classroom.grading.meaning import check_meaning, check_worked
+from minidist.classroom.grading.parts import by_case, on, ranks
+from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
 Array = np.ndarray
@@ -35,7 +45,7 @@ def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[t
     """Each case with what came of it."""
     for each in cases:
         each.arguments["function"] = function
-    return [*zip(cases, submission.run("call", cases, [function]), strict=True)]
+    return [*by_case(submission, "call", cases, [function])]
 
 
 def pair(each: Case, outcome: Outcome, names: str) -> list[Any]:
@@ -464,7 +474,7 @@ def sums(submission: Submission) -> list[tuple[str, int, list[Any], list[tuple[s
     """Of each rank: where, the number of ranks, the arrays that were handed; and of each gradient its name, what is in
     the list now, this rank's own, the sum over the right ranks, and the one over the others."""
     cases, found = [sums_case(submission, *of) for of in SUMS], []
-    for each, outcomes in zip(cases, submission.run("call", cases, ["sum_gradients"]), strict=True):
+    for each, outcomes in by_case(submission, "call", cases, ["sum_gradients"]):
         group = each.arguments["group"]
         for rank, outcome in enumerate(outcomes):
             gradients = []
@@ -665,14 +675,6 @@ def check_way(submission: Submission, function: str) -> None:
             check_array(each, outcome.value, f"rank {rank}'s rows", expected[rank])
 
 
-def check_to_experts(submission: Submission) -> None:
-    check_way(submission, "to_experts")
-
-
-def check_to_tokens(submission: Submission) -> None:
-    check_way(submission, "to_tokens")
-
-
 def check_average(submission: Submission) -> None:
     for n, group in ((4, 2), (4, 4), (2, 1)):
         drawn = submission.random.standard_normal((n, 2, 3))
@@ -690,17 +692,9 @@ def check_average(submission: Submission) -> None:
             check_array(each, outcome.value[1], f"an expert's gradient on rank {rank}", over_copies[1] / n, mistakes)
 
 
-GAPS = {
-    "queue_numbers": check_queue_numbers,
-    "copy_back": check_copy_back,
-    "balance_slope": check_balance_slope,
-    "to_experts": check_to_experts,
-    "to_tokens": check_to_tokens,
-    "average": check_average,
+GAPS = gaps(globals(), "queue_numbers", "copy_back", "balance_slope", "average") | {
+    "to_experts": partial(check_way, function="to_experts"),
+    "to_tokens": partial(check_way, function="to_tokens"),
 }
 
-PARTS = {
-    "arrange": together(test_arrange, test_arrange_full, test_arrange_place),
-    "add_rows_backward": together(test_add_rows_backward, test_add_rows_backward_gates),
-    "sum_gradients": together(test_sum_gradients, test_sum_gradients_factor),
-}
+PARTS = parts_by_function(globals())

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from minidist.bugs.handle import Handle
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from minidist.classroom.drawing import ALL_SIDES, canvas, show
+from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, RED
 
 MARKS = {"x": ("notices it", GREEN), ".": ("does not", LIGHT)}

@@ -7,7 +7,7 @@ their facts, and what the runs that were asked for have counted.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,10 +18,10 @@ import pytest
 from minidist import Stopped
 from minidist.bugs.handle import Handle, why_not
 from minidist.bugs.systems import System, Systems, draw
-from minidist.classroom.checks import is_right
-from minidist.classroom.parts import part
-from minidist.classroom.submission import Case, Submission, lose
-from minidist.classroom.wires import MachineFault
+from minidist.classroom.grading.checks import gaps, is_right
+from minidist.classroom.grading.parts import part
+from minidist.classroom.grading.submission import Case, Submission, lose
+from minidist.classroom.grading.wires import MachineFault
 
 KINDS = ("gradients", "norms", "sizes", "memory", "precision", "checkpoint")
 ASKED = tuple(f"check_{kind}" for kind in KINDS)
@@ -203,10 +203,5 @@ def check_unequal_copies(submission: Submission) -> None:
     check_answers(submission, "unequal_copies", asked)
 
 
-GAPS: dict[str, Callable[[Submission], None]] = {
-    "distance": check_distance,
-    "first_difference": check_first_difference,
-    "factor": check_factor,
-    "unequal_copies": check_unequal_copies,
-}
+GAPS = gaps(globals(), "distance", "first_difference", "factor", "unequal_copies")
 PARTS = {f"check_{kind}": globals()[f"test_{kind}"] for kind in KINDS}

@@ -16,7 +16,7 @@ from functools import partial
 from minidist import Finished, Stopped, UsageError, find_clone, how_to_make, unix
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
-from minidist.bench.measure import Row
+from minidist.bench.measure import Comparison
 from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.cli.paths import check_apart, check_writable, say_written, write_json, write_output
 from minidist.cli.tables import make_table, mark, show
@@ -25,7 +25,7 @@ from minidist.memory.allocator import keep_freed_memory
 from minidist.memory.plot import check as check_picture
 from minidist.memory.plot import format_of
 
-Section = Callable[[], Iterator[Row]]
+Section = Callable[[], Iterator[Comparison]]
 SECTIONS: dict[str, Section] = {
     "step": one_process.training_step,
     "adam": one_process.adam,
@@ -38,7 +38,7 @@ SECTIONS: dict[str, Section] = {
 }
 
 
-def print_rows(rows: list[Row]) -> None:
+def print_rows(rows: list[Comparison]) -> None:
     """Print the table of ratios, with all comparisons of one thing under one heading."""
     table = make_table(left=("what, compared with",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
     name = ""
@@ -96,7 +96,7 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
 def main() -> None:
     sections, options = prepare(sys.argv[1:])
     here = machine.describe(keep_freed_memory())
-    measured: dict[str, list[Row]] = {}
+    measured: dict[str, list[Comparison]] = {}
     for name, section in sections.items():
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
         measured[name] = list(section())

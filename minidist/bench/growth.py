@@ -19,7 +19,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError, find_clone, how_to_install, how_to_make
+from minidist.bench.picture import check_clone
+from minidist.bench.results import replace_table
 from minidist.claims.reports import count_here
 from minidist.cli.options import Parser, at_least, in_one_process
 from minidist.cli.tables import make_table, number, show
@@ -145,12 +146,6 @@ def left_out(before: dict[str, Any] | None) -> str:
     return f"left out: up to {seconds_after(before) / 60:.0f} minutes"
 
 
-def replace_table(readme: str, points: Sequence[dict[str, Any]]) -> str:
-    """README with its table of growth replaced by the one of these points."""
-    before, _, rest = readme.partition("| a rank |")
-    return before + table(points) + rest[rest.index("\n\n") + 1 :]
-
-
 def print_points(points: Sequence[dict[str, Any]]) -> None:
     rows = make_table(left=("",), right=("ranks", "messages", "formula", "bytes", "formula", "ms", "bytes held"))
     for i, of in enumerate(points):
@@ -214,16 +209,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     made.add_argument("--most", type=at_least(1), metavar="N", default=64, help="measure up to N ranks (default: 64)")
     made.add_argument("--table", action="store_true", help="measure nothing: table and picture of what is kept")
     options = made.parse_args(arguments)
-    if not find_clone():
-        raise UsageError(f"growth is kept in a clone: {how_to_make('setup')}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"drawing needs matplotlib: {how_to_install('lessons')}") from None
+    check_clone("growth is kept in a clone", "lessons")
     measured = [] if options.table else measure_all(options.most)
     points = merge(json.loads(POINTS.read_text(encoding="utf-8")), measured)
     write_whole(str(POINTS), (json.dumps(points, indent=1) + "\n").encode())
-    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), points).encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), "a rank", table(points)).encode())
     draw(points, PICTURE)
     print_points(points)
     print(f"written: {POINTS}, {PICTURE}, {README}")

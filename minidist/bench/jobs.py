@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidist import UsageError, processes
-from minidist.bench.measure import Row, compare, missing_row
+from minidist.bench.measure import Comparison, compare, missing_row
 from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
 from minidist.files import temporary_folder
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
@@ -26,7 +26,7 @@ TARGETS = {
 }
 
 
-def collectives() -> Iterator[Row]:
+def collectives() -> Iterator[Comparison]:
     """The ring, compared with MPI's own all-reduce, gloo's, recursive doubling, and a copy of the bytes that it moves.
 
     In three jobs: the place of a process's memory differs from job to job, and changes a short message's time by 20 %.
@@ -51,7 +51,7 @@ def collectives() -> Iterator[Row]:
                 yield compare(title, "memcpy of its bytes", times["ring"], times["copy"], None, "ms")
 
 
-def parallel_steps() -> Iterator[Row]:
+def parallel_steps() -> Iterator[Comparison]:
     """Data parallelism compared with PyTorch DDP; ZeRO-3 compared with FSDP2, and with data parallelism."""
     config, batch, _ = SMALL
     for n, ours, beside, theirs, target, precision in (
@@ -68,7 +68,7 @@ def parallel_steps() -> Iterator[Row]:
         yield compare(title, beside, times[ours], times[theirs], target, "ms")
 
 
-def memory() -> Iterator[Row]:
+def memory() -> Iterator[Comparison]:
     """Peak resident memory of a rank, less what it had before the model: ZeRO-3 compared with data parallelism.
 
     A part of it is what the engines count as held for the model. The rest is activations, float32 workspace and the
@@ -84,7 +84,7 @@ def memory() -> Iterator[Row]:
     for what, ours in found["zero3"].items():
         theirs = found["data_parallel"][what]
         target = 0.5 if what == "peak memory" else None
-        yield Row(f"zero3, {n} ranks: {what}", "data_parallel", ours / theirs, None, target, ours, theirs, "MiB")
+        yield Comparison(f"zero3, {n} ranks: {what}", "data_parallel", ours / theirs, None, target, ours, theirs, "MiB")
 
 
 # A model with few operations, so that messages take the time; and one whose states are most of a process's memory.
@@ -94,7 +94,7 @@ CURVE = ((4, 20), (16, 10), (64, 3))  # ranks, and pairs of steps to measure
 MESSAGE = 20e-6  # seconds that a message may add to a step
 
 
-def many_ranks() -> Iterator[Row]:
+def many_ranks() -> Iterator[Comparison]:
     """A ZeRO-3 step on more and more ranks: what a message costs, and how much memory a rank needs.
 
     What a message costs: the time of a step, less the time of a step in which each rank trains alone at the same time
@@ -105,7 +105,7 @@ def many_ranks() -> Iterator[Row]:
     includes activations, a gathered unit and its widened copy, and MPI's buffers, which do not shrink with N.
     """
     states, mib = model_states(count_parameters(gpt(GPTConfig(**BROAD))), 1, 3).total, 2**20
-    curve: dict[str, list[Row]] = {"time": [], "counted": [], "grown": []}
+    curve: dict[str, list[Comparison]] = {"time": [], "counted": [], "grown": []}
     for n, pairs in CURVE:
         titles = "a message of a zero3 step", "zero3: model states", "zero3: growth of a rank"
         if shm.shortage(n):
@@ -122,13 +122,13 @@ def many_ranks() -> Iterator[Row]:
             for title, nbytes, target in ((titles[1], counted, 1.01), (titles[2], grown, None)):
                 ratio = nbytes / (states / n)
                 sizes = nbytes / mib, states / n / mib
-                found.append(Row(title, f"16Ψ/N, {n} ranks", ratio, None, target, *sizes, "MiB"))
+                found.append(Comparison(title, f"16Ψ/N, {n} ranks", ratio, None, target, *sizes, "MiB"))
         for rows, row in zip(curve.values(), found, strict=True):
             rows.append(row)
     yield from (row for rows in curve.values() for row in rows)
 
 
-def start() -> Iterator[Row]:
+def start() -> Iterator[Comparison]:
     """The time from the command to the end of the first step."""
     command = [*mpiexec_for(4), sys.executable, "-m", "minidist.zero3", "--steps", "1"]
     environment = {**os.environ, **OPEN_MPI_AS_ROOT}

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.cli.doctor import SHOW_LIBRARY, mpi_name
+from minidist.cli.doctor import SHOW_LIBRARY
+from minidist.cli.mends import mpi_name
 
 Machine = dict[str, Any]  # unknown values are None
 

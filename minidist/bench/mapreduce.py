@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import processes
-from minidist.bench.measure import Row, alternate, compare, missing_row
+from minidist.bench.measure import Comparison, alternate, compare, missing_row
 from minidist.data import load
 from minidist.files import temporary_folder
 from minidist.launch.launcher import launch
@@ -28,7 +28,7 @@ SIZE = 300_000_000  # bytes
 PAIRS = 3
 
 
-def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
+def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Comparison]:
     """MapReduce with a master and two workers, compared with two threads of DuckDB and Polars, and with programs on one
     core."""
     title = f"word count, {size / 1e6:.0f} MB, {RANKS} ranks"

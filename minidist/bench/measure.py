@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Row:
+class Comparison:
     """One line of the benchmark: what `name` takes, as a multiple of what `beside` takes."""
 
     name: str
@@ -37,17 +37,19 @@ class Row:
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 
 
-def compare(name: str, beside: str, ours: list[float], theirs: list[float], target: float | None, unit: str) -> Row:
+def compare(
+    name: str, beside: str, ours: list[float], theirs: list[float], target: float | None, unit: str
+) -> Comparison:
     """A row made from times in seconds, which were measured in turn: ours, theirs, ours, theirs, …"""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     quartiles = (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4])
     mine, other = (UNITS[unit] * statistics.median(times) for times in (ours, theirs))
-    return Row(name, beside, statistics.median(ratios), quartiles, target, mine, other, unit)
+    return Comparison(name, beside, statistics.median(ratios), quartiles, target, mine, other, unit)
 
 
-def missing_row(name: str, beside: str, target: float | None, missing: str) -> Row:
+def missing_row(name: str, beside: str, target: float | None, missing: str) -> Comparison:
     """A row that could not be measured here, and why."""
-    return Row(name, beside, None, None, target, missing=missing)
+    return Comparison(name, beside, None, None, target, missing=missing)
 
 
 def alternate(

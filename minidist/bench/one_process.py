@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.bench.measure import Row, alternate, compare, missing_row
+from minidist.bench.measure import Comparison, alternate, compare, missing_row
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -29,7 +29,7 @@ def run_step(engine: Engine, tokens: np.ndarray) -> None:
     engine.step()
 
 
-def training_step() -> Iterator[Row]:
+def training_step() -> Iterator[Comparison]:
     """One process, one core: a step of the same model in PyTorch eager, and compiled.
 
     All use the same malloc, which keeps freed memory (`machine.py` says how): it makes PyTorch faster, too.
@@ -46,7 +46,7 @@ def training_step() -> Iterator[Row]:
         tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))
         x, y = tokens[:, :-1], tokens[:, 1:]
         ours = partial(run_step, Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(weight_decay=0.1))), tokens)
-        eager = partial(pytorch.Step(pytorch.GPT(sizes)), x, y)
+        eager = partial(pytorch.TorchStep(pytorch.GPT(sizes)), x, y)
         yield compare(title, "PyTorch eager", *alternate(ours, eager, pairs), target, "ms")
         if compiled := pytorch.compiled_step(sizes, x, y):
             yield compare(title, "PyTorch compiled", *alternate(ours, partial(compiled, x, y), pairs), None, "ms")
@@ -57,7 +57,7 @@ def training_step() -> Iterator[Row]:
 PUBLISHED = 1.88  # the loss of nanoGPT's run on a CPU, by its README
 
 
-def whole_run(corpus: Corpus) -> Iterator[Row]:
+def whole_run(corpus: Corpus) -> Iterator[Comparison]:
     """nanoGPT's run for a laptop, 2,000 steps of SMALL on tiny Shakespeare, and PyTorch's from the same start."""
     config, batch, _ = SMALL
     title = "nanoGPT's CPU run, 2000 steps"
@@ -71,10 +71,10 @@ def whole_run(corpus: Corpus) -> Iterator[Row]:
     rate, beta2 = CosineSchedule(peak=1e-3, floor=1e-4, warmup=100, total=2000), 0.99
     ours = Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(beta2=beta2, weight_decay=0.1), rate))
     named = {name: a for flat in ours.flats for name, a in ours.whole_parameters(flat, flat.param).items()}
-    theirs = pytorch.Step(pytorch.GPT(sizes).start_from(named), beta2)
+    theirs = pytorch.TorchStep(pytorch.GPT(sizes).start_from(named), beta2)
     times: tuple[list[float], list[float]] = ([], [])
     for step in range(rate.total):
-        x, y = corpus.batch(batch, sizes.context, key=(0, step))
+        x, y = map(np.asarray, corpus.batch(batch, sizes.context, key=(0, step)))
         steps: tuple[Callable[..., object], ...] = (ours.train_batch, partial(theirs, lr=rate(step)))
         for function, taken in zip(steps, times, strict=True):
             begin = time.perf_counter()
@@ -83,13 +83,13 @@ def whole_run(corpus: Corpus) -> Iterator[Row]:
     row = compare(title, "PyTorch eager", *times, 1.0, "s")
     row.ours, row.theirs = sum(times[0]), sum(times[1])
     yield row
-    held_out = corpus.validation_batch(1600, sizes.context)  # spread evenly: almost all of it
-    loss, their_loss = ours.evaluate(*held_out), theirs.loss(*held_out).item()
+    x, y = map(np.asarray, corpus.validation_batch(1600, sizes.context))  # spread evenly: almost all of it
+    loss, their_loss = ours.evaluate(x, y), theirs.loss(x, y).item()
     for beside, other, target in (("PyTorch eager", their_loss, None), ("published", PUBLISHED, 1.0)):
-        yield Row("nanoGPT's CPU run: loss", beside, loss / other, None, target, loss, other)
+        yield Comparison("nanoGPT's CPU run: loss", beside, loss / other, None, target, loss, other)
 
 
-def adam() -> Iterator[Row]:
+def adam() -> Iterator[Comparison]:
     """AdamW alone, on ten million parameters, as ZeRO-Offload's host runs it: in one thread and in two."""
     titles = {1: "AdamW, 10 M", 2: "AdamW, 10 M, 2 threads"}
     if not HAS_TORCH:

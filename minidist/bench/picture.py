@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,17 @@ def finish(figure: Any, first: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
+def check_clone(why: str, *extras: str) -> None:
+    """Raise UsageError unless this is a clone, with what drawing needs."""
+    if not find_clone():
+        raise UsageError(f"{why}: {how_to_make('setup')}")
+    if find_spec("matplotlib") is None:
+        raise UsageError(f"drawing needs matplotlib: {how_to_install(*extras)}")
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     Parser("bench.picture", __doc__ or "").parse_args(arguments)
-    if not find_clone():
-        raise UsageError(f"README's pictures are in a clone: {how_to_make('setup')}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"drawing needs matplotlib: {how_to_install('mpich', 'lessons')}") from None
+    check_clone("README's pictures are in a clone", "mpich", "lessons")
     draw({chapter: report(chapter) for chapter in CHAPTERS}, PICTURE)
     draw_memories({chapter: report(chapter, *LARGER) for chapter in BELOW}, MEMORIES)
     print(f"drawn: {PICTURE}, {MEMORIES}")

@@ -1,21 +1,18 @@
 """The ratios of the benchmark as a picture: `python -m minidist.bench --plot bench.png`."""
 
 from collections.abc import Sequence
-from io import BytesIO
 
-from minidist.bench.measure import Row
+from minidist.bench.measure import Comparison
 from minidist.colors import BLUE, ORANGE
+from minidist.memory.plot import pyplot, saved
 
 TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 
 
-def draw(rows: Sequence[Row], title: str, format: str) -> bytes:
+def draw(rows: Sequence[Comparison], title: str, format: str) -> bytes:
     """A picture with a bar for each row, on a logarithmic scale, from 1 to its ratio: to the left minidist takes less.
     A line on a bar reaches from quartile to quartile; a mark is the target."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = pyplot()
 
     found = [(row, row.ratio) for row in rows if row.ratio is not None]
     places, labels, below = [], [], 0.0
@@ -47,7 +44,4 @@ def draw(rows: Sequence[Row], title: str, format: str) -> bytes:
     meaning = "ours as a multiple of theirs: left of 1 minidist takes less; line: quartiles; dotted: target"
     axes.set_xlabel(meaning, fontsize=8)
     figure.suptitle(title, fontsize=10)
-    picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
-    return picture.getvalue()
+    return saved(figure, format)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minidist.nn.gpt import GPTConfig
 
 
-class Block(nn.Module):
+class TorchBlock(nn.Module):
     """Attention by PyTorch's fused kernel, and the MLP."""
 
     def __init__(self, config: GPTConfig) -> None:
@@ -36,7 +36,7 @@ class GPT(nn.Module):
         super().__init__()
         self.wte = nn.Embedding(config.vocabulary, config.width)
         self.wpe = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(TorchBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, bias=config.bias)
 
     def start_from(self, named: dict[str, np.ndarray]) -> "GPT":
@@ -58,7 +58,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-class Step:
+class TorchStep:
     """One training step of a model, wrapped for data parallelism or not: forward, backward, clipping, AdamW."""
 
     def __init__(self, model: nn.Module, beta2: float = 0.95) -> None:
@@ -82,12 +82,12 @@ class Step:
         return loss
 
 
-def compiled_step(config: GPTConfig, x: np.ndarray, y: np.ndarray) -> Step | None:
+def compiled_step(config: GPTConfig, x: np.ndarray, y: np.ndarray) -> TorchStep | None:
     """A step of the model, compiled by torch.compile; None if it finds no C++ compiler that works."""
     from torch._dynamo.exc import BackendCompilerFailed
 
     compiled: Any = torch.compile(GPT(config))
-    step = Step(compiled)
+    step = TorchStep(compiled)
     try:
         step(x, y)
     except BackendCompilerFailed:

@@ -135,7 +135,7 @@ def steps(
             pytorch.join(comm.rank, comm.size, store)
             wrap = {"ddp": pytorch.data_parallel, "fsdp": pytorch.fully_sharded}[name]
             rows = np.array_split(tokens, comm.size)[comm.rank]
-            functions[name] = partial(pytorch.Step(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
+            functions[name] = partial(pytorch.TorchStep(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
     return time_in_turn(comm, functions, pairs=20)
 
 
@@ -165,4 +165,4 @@ def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[
     for _ in range(2):
         run_step(engine, tokens)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"before": before, "after": after, **engine.memory()}
+    return {"before": before, "after": after, **engine.peak_bytes()}

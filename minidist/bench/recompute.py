@@ -27,7 +27,7 @@ CHAIN = 100  # layers: Chen's √n is 10
 INTERVALS = (1, 2, 5, 8, 10, 12, 20, 50, 100)
 
 
-class Shape(NamedTuple):
+class TinyShape(NamedTuple):
     """The shape of a transformer so small that a step takes no time; trained in float32 without dropout."""
 
     layers: int
@@ -49,11 +49,11 @@ class Shape(NamedTuple):
         return kept + 4 * 4 * self.s * self.b
 
 
-DEEP, SMALL = Shape(96), Shape(12, s=16, h=16)
+DEEP, SMALL = TinyShape(96), TinyShape(12, s=16, h=16)
 
 
 @cache
-def step(shape: Shape, recompute: str) -> tuple[int, int]:
+def step(shape: TinyShape, recompute: str) -> tuple[int, int]:
     """Run one step of an engine; returns the most bytes of activations, and the FLOPs of all products."""
     config = GPTConfig(shape.v, shape.s, shape.layers, shape.a, shape.h)
     engine = Engine(gpt(config), Settings(PRECISIONS["fp32"], recompute=recompute))

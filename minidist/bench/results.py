@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist.bench.machine import Machine, name_of
-from minidist.bench.measure import Row
+from minidist.bench.measure import Comparison
 from minidist.files import write_whole
 
 RESULTS, README = Path(__file__).with_name("results.json"), Path(__file__).with_name("README.md")
@@ -22,15 +22,15 @@ KEYS = ("name", "beside", "ratio", "spread", "target", "ours", "theirs", "unit")
 Entry = dict[str, Any]
 
 
-def as_json(row: Row) -> dict[str, Any]:
+def as_json(row: Comparison) -> dict[str, Any]:
     """A row as JSON has it."""
     return {key: getattr(row, key) for key in KEYS} | {"reached": row.reached}
 
 
-def row_of(found: dict[str, Any]) -> Row:
+def row_of(found: dict[str, Any]) -> Comparison:
     """The row that `as_json` wrote."""
     spread = found["spread"] and (found["spread"][0], found["spread"][1])
-    return Row(**{key: found[key] for key in KEYS} | {"spread": spread})
+    return Comparison(**{key: found[key] for key in KEYS} | {"spread": spread})
 
 
 def read() -> list[Entry]:
@@ -39,7 +39,7 @@ def read() -> list[Entry]:
     return found
 
 
-def write_results(machine: Machine, measured: dict[str, list[Row]]) -> None:
+def write_results(machine: Machine, measured: dict[str, list[Comparison]]) -> None:
     """Put sections that were measured on this machine into its entry, and the table into README."""
     entries = read()
     place = next((i for i, entry in enumerate(entries) if name_of(entry["machine"]) == name_of(machine)), len(entries))
@@ -51,12 +51,12 @@ def write_results(machine: Machine, measured: dict[str, list[Row]]) -> None:
         sections[name] = {"date": date.today().isoformat(), "rows": kept}
     entries[place : place + 1] = [{"machine": machine, "sections": sections}]
     write_whole(str(RESULTS), (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), entries).encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), "what", table(entries)).encode())
 
 
 def table(entries: Sequence[Entry]) -> str:
     """A Markdown table: a row for each comparison with a target, a column for each machine: ratio and figures."""
-    found: dict[tuple[str, str], dict[int, Row]] = {}
+    found: dict[tuple[str, str], dict[int, Comparison]] = {}
     for name in dict.fromkeys(name for entry in entries for name in entry["sections"]):
         measured = {i: entry["sections"][name]["rows"] for i, entry in enumerate(entries) if name in entry["sections"]}
         for i in sorted(measured, key=lambda i: -len(measured[i])):  # in the order of the machine that has most rows
@@ -72,13 +72,13 @@ def table(entries: Sequence[Entry]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def cell(row: Row) -> str:
+def cell(row: Comparison) -> str:
     """The ratio, bold if it misses the target, and the two figures."""
     ratio = f"{row.ratio:.2f}" if row.reached else f"**{row.ratio:.2f}**"
     return f"{ratio} ({row.figures})"
 
 
-def replace_table(readme: str, entries: Sequence[Entry]) -> str:
-    """README with its first table replaced by the table that these entries give."""
-    before, _, rest = readme.partition("| what |")
-    return before + table(entries) + rest[rest.index("\n\n") + 1 :]
+def replace_table(readme: str, head: str, made: str) -> str:
+    """README with the table whose head begins so replaced by another one."""
+    before, _, rest = readme.partition(f"| {head} |")
+    return before + made + rest[rest.index("\n\n") + 1 :]

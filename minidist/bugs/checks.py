@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from minidist import Stopped, processes
-from minidist.bugs.probe import Run
+from minidist.bugs.probe import ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 
@@ -45,11 +45,15 @@ NOTHING = Noticed(0, "")
 # ---- the runs of a bug -----------------------------------------------------------------------------------------------
 
 
-def runs_of(bug: Bug) -> dict[str, Run]:
+def runs_of(bug: Bug) -> dict[str, ProbedRun]:
     """By name, all runs on ranks that the checks need."""
 
-    def run(*options: str, steps: int = STEPS, layout: str = bug.layout, ranks: int = bug.ranks, **how: Any) -> Run:
-        return Run(bug.chapter, " ".join((MODEL, f"--steps {steps}", bug.options, layout, *options)), ranks, **how)
+    def run(
+        *options: str, steps: int = STEPS, layout: str = bug.layout, ranks: int = bug.ranks, **how: Any
+    ) -> ProbedRun:
+        return ProbedRun(
+            bug.chapter, " ".join((MODEL, f"--steps {steps}", bug.options, layout, *options)), ranks, **how
+        )
 
     exact = "--precision fp64"
     other_layout = bug.layout.replace(f"--ep {bug.ranks}", f"--ep {bug.other}")
@@ -67,12 +71,12 @@ def runs_of(bug: Bug) -> dict[str, Run]:
     return runs
 
 
-def serial_runs_of(bug: Bug) -> dict[str, Run]:
+def serial_runs_of(bug: Bug) -> dict[str, ProbedRun]:
     """By name, the runs of serial training that a bug's runs are compared with."""
     chosen = micro_batches(bug)
 
-    def run(*options: str) -> Run:
-        return Run("train", " ".join((MODEL, f"--steps {STEPS}", bug.options, chosen, *options)))
+    def run(*options: str) -> ProbedRun:
+        return ProbedRun("train", " ".join((MODEL, f"--steps {STEPS}", bug.options, chosen, *options)))
 
     return {
         "serial": run(f"--precision {bug.precision}"),
@@ -92,7 +96,7 @@ def micro_batches(bug: Bug) -> str:
     return f"--accumulate {words[words.index('--micro-batches') + 1]}" if "--micro-batches" in words else ""
 
 
-def perform(edits: Iterable[Edit], runs: dict[str, Run]) -> dict[str, Counted]:
+def perform(edits: Iterable[Edit], runs: dict[str, ProbedRun]) -> dict[str, Counted]:
     """Perform runs in a copy of the package with these changes."""
     with changed_copy(edits) as folder:
         try:

@@ -18,6 +18,7 @@ from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.files import temporary_folder
+from minidist.nn.layers import Tokens
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
 from minidist.train import Alone, Driver
@@ -26,7 +27,7 @@ Named = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Run:
+class ProbedRun:
     """A run of training, to be counted."""
 
     chapter: str
@@ -40,10 +41,10 @@ class Run:
 def main() -> None:
     processes.unwind_at_signals()
     for line in sys.stdin:
-        print(json.dumps([count(Run(**run)) for run in json.loads(line)]), flush=True)
+        print(json.dumps([count(ProbedRun(**run)) for run in json.loads(line)]), flush=True)
 
 
-def count(run: Run) -> dict[str, Any]:
+def count(run: ProbedRun) -> dict[str, Any]:
     """Perform a run; returns what rank 0 knows at the end that it counted or, if it fails, the error alone."""
     with temporary_folder() as folder:
         try:
@@ -54,7 +55,7 @@ def count(run: Run) -> dict[str, Any]:
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def train(run: Run, comm: Any, folder: str) -> dict[str, Any]:
+def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
     """Train on this rank; returns what all ranks have counted."""
     job, driver = start(run, comm)
     seen = watch_gradients(driver.engine, comm)
@@ -87,13 +88,13 @@ def as_lists(named: Named) -> dict[str, list[float]]:
     return {name: array.ravel().tolist() for name, array in named.items()}
 
 
-def start(run: Run, comm: Any) -> tuple[Job, Driver]:
+def start(run: ProbedRun, comm: Any) -> tuple[Job, Driver]:
     chapter = find(run.chapter)
     job = chapter.job(run.options.split(), comm.size)
     return job, chapter.make(job, comm)
 
 
-def draw(run: Run, job: Job, step: int) -> tuple[Array, Array]:
+def draw(run: ProbedRun, job: Job, step: int) -> tuple[Tokens, Tokens]:
     """Draw the global batch of a step."""
     o = job.options
     if not run.own_rows:
@@ -116,7 +117,7 @@ def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
             named = whole(engine, lambda flat: engine.owned(flat)[1])
             found["gradients"] = {
                 name: gradient.astype(np.float64) / engine.loss_scale.scale
-                for name, gradient in engine.gathered(named).items()
+                for name, gradient in engine.collect_on_rank_0(named).items()
             }
             found["apart"] = bytes_by_phase(comm) - before
         update_all(scale)
@@ -137,7 +138,7 @@ def whole(engine: Engine, piece: Any) -> Named:
 
 def held(engine: Engine) -> dict[str, int]:
     """The most bytes that this rank's device has held, by kind, without workspace."""
-    return {kind: nbytes for kind, nbytes in engine.memory().items() if kind != "workspace"}
+    return {kind: nbytes for kind, nbytes in engine.peak_bytes().items() if kind != "workspace"}
 
 
 def copies(engine: Engine) -> Named:

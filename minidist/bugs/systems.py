@@ -21,7 +21,7 @@ import numpy as np
 from minidist import Stopped, processes
 from minidist.bugs import record
 from minidist.bugs.checks import MODEL, SGD
-from minidist.bugs.probe import Run
+from minidist.bugs.probe import ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 from minidist.claims.mutants.patch import read_document
@@ -66,14 +66,14 @@ class System:
         told = {name: getattr(self, name) for name in ("batch", "precision", "zero", "clip")}
         return told | {"axes": {axis: list(sizes) for axis, sizes in self.axes}, "shards": shards}
 
-    def run(self, asked: Mapping[str, Any]) -> Run:
+    def run(self, asked: Mapping[str, Any]) -> ProbedRun:
         """The run that answers a request."""
         n, m = asked["layout"][self.axes[0][0]], asked["layout"].get("micro", 1)
         options = [MODEL, self.options, self.layout.format(n=n, m=m, host=min(n, self.shards))]
         options += [f"--precision {asked['precision']}", f"--steps {asked['steps']}", f"--batch {asked['batch']}"]
         options += [SGD + f" --clip {self.clip}"] if asked["optimizer"] == "sgd" else []
         options += [f"--seed {self.seed + asked['seed']}"]
-        return Run(self.chapter, " ".join(options), n, asked["own_rows"], asked["resume_at"], parameters=True)
+        return ProbedRun(self.chapter, " ".join(options), n, asked["own_rows"], asked["resume_at"], parameters=True)
 
 
 # ---- which ones ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Systems:
     def __init__(self) -> None:
         self.opened = ExitStack()
         self.processes: dict[tuple[Edit, ...], subprocess.Popen[str]] = {}
-        self.known: dict[tuple[tuple[Edit, ...], Run], dict[str, Any]] = {}
+        self.known: dict[tuple[tuple[Edit, ...], ProbedRun], dict[str, Any]] = {}
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Systems:
         """What each requested run counts, with the fields of `handle.Result`; or its error, if it fails. All systems
         run at the same time. Raises Stopped if a process ends."""
         keys = [(system.edits, system.run(asked)) for system, asked in wanted]
-        missing: dict[tuple[Edit, ...], list[Run]] = {}
+        missing: dict[tuple[Edit, ...], list[ProbedRun]] = {}
         for edits, run in dict.fromkeys(keys):
             if (edits, run) not in self.known:
                 missing.setdefault(edits, []).append(run)
@@ -165,7 +165,7 @@ class Systems:
             raise
         return [self.known[key] for key in keys]
 
-    def learn(self, missing: Mapping[tuple[Edit, ...], Sequence[Run]]) -> None:
+    def learn(self, missing: Mapping[tuple[Edit, ...], Sequence[ProbedRun]]) -> None:
         """Ask each process for its runs, and read what they count. Raises Stopped."""
         for edits, runs in missing.items():
             with suppress(BrokenPipeError):  # the process has ended, and will not answer

@@ -10,7 +10,7 @@ import numpy as np
 
 from minidist import UsageError
 from minidist.checkpoints import files, manifest
-from minidist.checkpoints.files import Tensor
+from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest
 from minidist.checkpoints.names import configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
@@ -22,7 +22,7 @@ from minidist.nn.tensor import Array
 def as_file(found: Manifest, path: str) -> None:
     """Write all that training needs to resume: parameters, moments, state. Raises OSError."""
     tensors = [
-        Tensor(prefix + name, shape, partial(found.whole, prefix, name))
+        TensorToWrite(prefix + name, shape, partial(found.whole, prefix, name))
         for prefix in found.prefixes
         for name, shape in found.parameters.items()
     ]
@@ -39,7 +39,7 @@ def as_huggingface(found: Manifest, path: str) -> None:
     for ours, shape in found.parameters.items():
         nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
         for theirs, turned in huggingface(ours, shape, found.identity).items():
-            tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
+            tensors.append(TensorToWrite(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
     with writing(path) as file:
         files.write_tensors(file, tensors, "F32", {"format": "pt"})  # transformers requires this
     if not is_stream(path):
@@ -81,7 +81,7 @@ def to_fp32(folder: str, path: str) -> int:
     check_apart({"to-fp32": path}, {**shards, manifest.NAME: f"{found.folder}/{manifest.NAME}"})
     check_writable("to-fp32", path)
     check_room("to-fp32", path, 4 * sum(map(math.prod, found.parameters.values())))
-    tensors = [Tensor(name, shape, partial(found.whole, "", name)) for name, shape in found.parameters.items()]
+    tensors = [TensorToWrite(name, shape, partial(found.whole, "", name)) for name, shape in found.parameters.items()]
     try:
         with writing(path) as file:
             files.write_tensors(file, tensors, "F32", {"identity": json.dumps(found.identity)})

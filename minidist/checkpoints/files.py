@@ -17,7 +17,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8
 BLOCK = 1 << 20  # bytes that are read at once to add up a checksum
 
 
-class Tensor(NamedTuple):
+class TensorToWrite(NamedTuple):
     """A tensor to be written. It is made only when its turn comes."""
 
     name: str
@@ -29,14 +29,16 @@ class Tensor(NamedTuple):
         return np.ascontiguousarray(self.make(), DTYPES[dtype])
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A written file's length and checksum (BLAKE2b, 128 bits, hexadecimal)."""
 
     bytes: int
     blake2b: str
 
 
-def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> Written:
+def write_tensors(
+    file: BinaryIO, tensors: Iterable[TensorToWrite], dtype: str, metadata: dict[str, str]
+) -> WrittenFile:
     """Write a safetensors file, one tensor after the other, so that only one is held.
 
     The format (https://github.com/huggingface/safetensors): the header's length, 8 bytes; the header, JSON; the data.
@@ -57,10 +59,10 @@ def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadat
         file.write(data.data)
         checksum.update(data.data)
         del data  # before the next one is made
-    return Written(8 + len(text) + offset, checksum.hexdigest())
+    return WrittenFile(8 + len(text) + offset, checksum.hexdigest())
 
 
-def checksums(tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> dict[str, str]:
+def checksums(tensors: Iterable[TensorToWrite], dtype: str, metadata: dict[str, str]) -> dict[str, str]:
     """Checksums of each tensor and each piece of metadata, by name. They go into the header, which is written first,
     because the file may be a pipe: so each tensor is made twice."""
     of_metadata = {name: checksum(text.encode()) for name, text in metadata.items()}

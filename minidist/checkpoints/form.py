@@ -24,6 +24,7 @@ MANIFEST: dict[str, Any] = {
     "client": {},
     "dtype": str,
     "moments": int,
+    "added": [str],
     "parameters": {},
     "shards": [{"file": str, "bytes": int, "blake2b": str, "holds": {}}],
 }

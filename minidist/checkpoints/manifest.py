@@ -57,11 +57,12 @@ class Manifest:
     moments: int  # of each parameter
     parameters: dict[str, Shape]
     shards: list[Shard]
+    added: list[str] = field(default_factory=list)  # names of what the engine adds for each parameter
     opened: dict[str, Any] = field(default_factory=dict)  # shards that are being read
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The prefixes of its arrays' names."""
+        """The prefixes of the names of its parameters and moments."""
         return PREFIXES[: 1 + self.moments]
 
     def read(self, name: str, piece: Piece, out: dict[str, Array]) -> None:
@@ -93,7 +94,7 @@ class Manifest:
     def as_json(self) -> str:
         """The manifest as JSON that people can read, with its checksum."""
         document = {"format": FORMAT, **asdict(self)}
-        for unwritten in ("folder", "opened"):
+        for unwritten in ("folder", "opened", *(["added"] if not self.added else [])):
             del document[unwritten]
         for shard in document["shards"]:  # a piece as a few numbers; its shape is in `parameters`
             shard["holds"] = {name: [*piece[1:]] for name, piece in shard["holds"].items()}
@@ -198,6 +199,7 @@ def read(path: str) -> Manifest:
     if document.pop("format", FORMAT) != FORMAT:
         raise UsageError(f"{file} was written by another version of minidist")
     document.setdefault("client", {})  # which the first checkpoints did not have
+    document.setdefault("added", [])  # which most do not have
     try:
         form.check_manifest(document)
     except UsageError as error:
@@ -249,7 +251,8 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
         raise UsageError(f"{path} is damaged: it has {size} bytes and should have {shard.bytes}")
     if files.checksum_of(path) != shard.blake2b:
         raise UsageError(f"{path} is damaged: its checksum is not that of its content")
-    pieces = {prefix + name: piece for prefix in manifest.prefixes for name, piece in shard.holds.items()}
+    prefixes = [*manifest.prefixes, *(f"{name}/" for name in manifest.added)]
+    pieces = {prefix + name: piece for prefix in prefixes for name, piece in shard.holds.items()}
     if held != {name: (manifest.dtype, [piece.stop - piece.start]) for name, piece in pieces.items()}:
         raise UsageError(f"{path} is damaged: it has other arrays than {NAME} next to it says")
 

@@ -86,8 +86,9 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
 def waiting(asked: Asked, t: int, at: Place, kept: float, given: float) -> Moment:
     """What a micro-batch holds after its forward, while another one is at work."""
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
-        return Moment(0, given * at.starts_with_layer, given * (at.share.head and not at.share.layers))
-    return Moment(0, kept, sum(end_bytes(asked, t, at.share)) + copied_tokens(asked, at.share))
+        first, last = token_bytes(asked, at.share._replace(head=False)), given * (at.share.head and not at.share.layers)
+        return Moment(0, given * at.starts_with_layer, first + last)
+    return Moment(0, kept, sum(end_bytes(asked, t, at.share)) + token_bytes(asked, at.share))
 
 
 def moments_of_one(
@@ -96,7 +97,7 @@ def moments_of_one(
     """The moments of `fullest`, if no other micro-batch is under way."""
     recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
     first, last = end_bytes(asked, t, at.share)
-    tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
+    tokens, gather, bucket = token_bytes(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
     if at.share.ends_again:
         kept = most = layers * layer
         after = max(layers - 1, 0) * layer
@@ -141,18 +142,9 @@ def logit_columns(asked: Asked, t: int) -> int:
     return megatron.padded_vocabulary(asked.vocabulary, cut) // cut
 
 
-def copied_tokens(asked: Asked, share: Share) -> int:
-    """Bytes of a micro-batch's tokens and targets, if each rank has a copy of its own positions."""
-    return 4 * share.tokens(asked.options.context) * (share.embedding + share.head) * (asked.layout.cp > 1)
-
-
-def tokens_of_batch(asked: Asked, share: Share) -> int:
-    """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
-    all of the batch, which is one array."""
-    o = asked.options
-    if asked.layout.cp > 1:  # the copies of the micro-batch before are still there, too
-        return copied_tokens(asked, share) * (2 if asked.layout.pp == 1 and o.accumulate > 1 else 1)
-    return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
+def token_bytes(asked: Asked, share: Share) -> int:
+    """Bytes of a micro-batch's tokens, which the embedding keeps, and targets, which the head keeps: 4 each."""
+    return 4 * share.tokens(asked.options.context) * (share.embedding + share.head)
 
 
 # ---- on the screen ---------------------------------------------------------------------------------------------------

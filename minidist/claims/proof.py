@@ -24,6 +24,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.layouts import tell
 from minidist.claims.run import Asked
 from minidist.layout import Layout
+from minidist.nn.layers import Tokens
 from minidist.nn.optim import clipping_factor
 
 Array = np.ndarray
@@ -110,7 +111,7 @@ class Taken:
     pieces: dict[str, list[tuple[Piece, Array]]] = field(default_factory=dict)  # of gradients and parameters, by name
 
 
-def take_steps(driver: Any, batches: Sequence[tuple[Array, Array]], gradients: bool) -> Taken:
+def take_steps(driver: Any, batches: Sequence[tuple[Tokens, Tokens]], gradients: bool) -> Taken:
     """Take a step with each batch. gradients: whether those of the first step are compared."""
     engine, taken = driver.engine, Taken()
     for x, y in batches:

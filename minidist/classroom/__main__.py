@@ -10,11 +10,13 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from minidist import UsageError, how_to_enter_clone, how_to_install, unix
-from minidist.classroom import course, reports
-from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
-from minidist.classroom.release import release
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.course.release import release
+from minidist.classroom.grading import reports
+from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 
@@ -32,54 +34,32 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.add_argument("command", choices=COMMANDS, help="one exercise, a folder of submissions, what to hand out")
         return parser.parse_args(arguments)
     parser.prog += f" {command}"
+    add = parser.add_argument
+
+    def path(name: str, metavar: str, words: str, **more: Any) -> None:
+        add(name, type=pathlib_path, metavar=metavar, help=words, **more)
+
     if command == "grade":
-        parser.add_argument(
-            "lessons", nargs="*", type=pathlib_path, metavar="LESSON", help="folders; all in lessons/ if none"
-        )
-        parser.add_argument(
-            "--submission",
-            type=pathlib_path,
-            metavar="FILE",
-            help="grade this file, not exercise.py in work/LESSON or LESSON",
-        )
-        parser.add_argument(
-            "--gradescope", type=pathlib_path, metavar="DIR", help="write DIR/results.json for Gradescope"
-        )
+        path("lessons", "LESSON", "folders; all in lessons/ if none", nargs="*")
+        path("--submission", "FILE", "grade this file, not exercise.py in work/LESSON or LESSON")
+        path("--gradescope", "DIR", "write DIR/results.json for Gradescope")
         parser.output("--junit", help="write the grade as JUnit XML")
     elif command == "class":
-        parser.add_argument(
-            "submissions", type=pathlib_path, metavar="FOLDER", help="a folder as a browser or an LMS leaves it"
-        )
-        parser.add_argument(
-            "--lesson", type=pathlib_path, metavar="LESSON", help="this one alone; else all in lessons/"
-        )
-        parser.add_argument(
-            "--roster", type=pathlib_path, metavar="FILE", help="CSV with a header: each student's name, and others"
-        )
-        parser.add_argument(
-            "--csv", type=pathlib_path, metavar="FILE", help="write a row for each student; goes on where it was"
-        )
-        parser.add_argument(
-            "--jobs",
-            type=at_least(1),
-            default=1,
-            metavar="N",
-            help="how many exercises are graded at a time; default: 1",
-        )
-        parser.add_argument("--feedback", type=pathlib_path, metavar="FOLDER", help="write a page for each student")
+        path("submissions", "FOLDER", "a folder as a browser or an LMS leaves it")
+        path("--lesson", "LESSON", "this one alone; else all in lessons/")
+        path("--roster", "FILE", "CSV with a header: each student's name, and others")
+        path("--csv", "FILE", "write a row for each student; goes on where it was")
+        jobs = "how many exercises are graded at a time; default: 1"
+        add("--jobs", type=at_least(1), default=1, metavar="N", help=jobs)
+        path("--feedback", "FOLDER", "write a page for each student")
     else:
-        parser.add_argument(
-            "out", type=pathlib_path, metavar="OUT", help="a new folder: student/, autograder/LESSON.zip"
-        )
-    parser.add_argument(
-        "--hidden", type=pathlib_path, metavar="FOLDER", help="an instructor's folder with more test_*.py"
-    )
+        path("out", "OUT", "a new folder: student/, autograder/LESSON.zip")
+    path("--hidden", "FOLDER", "an instructor's folder with more test_*.py")
     if command != "release":
-        parser.add_argument(
-            "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
-        )
-        parser.add_argument("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
-        parser.add_argument("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
+        patience = "of processor time, for each rank of a part"
+        add("--patience", type=within(1, 3600), metavar="SECONDS", help=patience)
+        add("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
+        add("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
     return parser.parse_args(arguments[1:])
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.classroom import reports
-from minidist.classroom.grade import MACHINE_FAULT, grade, printable
-from minidist.classroom.handed_in import look, sort_out
-from minidist.classroom.release import model_answers
+from minidist.classroom.course.handed_in import look, sort_out
+from minidist.classroom.course.release import model_answers
+from minidist.classroom.grading import reports
+from minidist.classroom.grading.grade import MACHINE_FAULT, grade, printable
 from minidist.cli.options import Parser, in_one_process, pathlib_path
 from minidist.cli.paths import as_json, is_folder, write_inside
 from minidist.files import temporary_folder

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError, how_to_make
-from minidist.classroom.grade import WORK, lessons_in
-from minidist.classroom.index import place_notebook
+from minidist.classroom.grading.grade import WORK, lessons_in
+from minidist.classroom.notebook.index import place_notebook
 from minidist.cli.options import Parser, in_one_process
 
 GRADING = ("test_exercise.py", "on_ranks.py")  # not copied

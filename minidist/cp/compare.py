@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 from minidist.cli.tables import make_table, mark, number, say, show
 from minidist.colors import DARK, GREY, RANKS
+from minidist.memory.plot import pyplot, saved
 
 Spans = Sequence[tuple[int, float, float]]  # of each step: its number, its begin and end on a rank's clock
 
 
-class Row(NamedTuple):
+class SchemeMeasure(NamedTuple):
     """A scheme and a layout of positions, in one step. Lists have a number for each rank."""
 
     scheme: str
@@ -36,7 +37,7 @@ class Row(NamedTuple):
         return {**self._asdict(), "busy": self.busy, "holds": self.holds}
 
 
-def print_rows(rows: Sequence[Row], layers: int) -> None:
+def print_rows(rows: Sequence[SchemeMeasure], layers: int) -> None:
     """Print a line for each row, with the numbers of the rank that has most."""
     table = make_table(("scheme, positions",), ("forward", "backward", "pairs", "busy", "layers keep", "blocks", ""))
     for row in rows:
@@ -50,15 +51,9 @@ def print_rows(rows: Sequence[Row], layers: int) -> None:
     )
 
 
-def draw(rows: Sequence[Row], format: str) -> bytes:
+def draw(rows: Sequence[SchemeMeasure], format: str) -> bytes:
     """The ring's steps on the logical clock, a panel for each layout of positions; next to it, each rank's pairs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from io import BytesIO
-
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     rings = [row for row in rows if row.scheme == "ring"]
     end = max(max(row.ended) for row in rings)
     figure, axes = plt.subplots(
@@ -85,10 +80,7 @@ def draw(rows: Sequence[Row], format: str) -> bytes:
         "logical time: one unit for each pair; the number is the rank whose keys are used", fontsize=8
     )
     axes[-1][1].set_xlabel("pairs of a rank, and the mean", fontsize=8)
-    picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
-    return picture.getvalue()
+    return saved(figure, format)
 
 
 def in_context(sent: Mapping[str, Mapping[str, int]], when: str) -> int:

@@ -5,21 +5,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist import ring
+from minidist import former_names, ring
 from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Drop, keys_first
+from minidist.nn.attend import ProbabilityDropout, keys_first
 from minidist.nn.layers import Attention, Batch
-from minidist.nn.tensor import Array, Nobody, Pool
+from minidist.nn.tensor import Array, ArrayPool, NullPool
 
 
 @dataclass(eq=False)
-class Group:
+class ContextGroup:
     """N ranks. Keys and values travel as they are stored: in mixed precision, two bytes for each element."""
 
     comm: Comm
     wire: type[np.generic]
-    pool: Pool = field(default_factory=Nobody)  # counts what is sent and received
+    pool: ArrayPool = field(default_factory=NullPool)  # counts what is sent and received
     watch: Unwatched = field(default_factory=Unwatched)
 
     @property
@@ -38,32 +38,34 @@ class Group:
         """Room for a message."""
         return self.pool.hold("messages", np.empty(shape, self.wire))
 
-    def rooms(self, k: Array, sizes: Sequence[int]) -> "Rooms":
+    def rooms(self, k: Array, sizes: Sequence[int]) -> "BlockRooms":
         """Two rooms for keys and values of ranks that have these numbers of positions. k (B, Hkv, 1, any, D)."""
-        return Rooms(self, k.shape[:-2], k.shape[-1], max(sizes))
+        return BlockRooms(self, k.shape[:-2], k.shape[-1], max(sizes))
 
 
-Masks = Callable[..., Drop | None]  # of the probabilities of all keys, for some queries and perhaps some heads
+Masks = Callable[
+    ..., ProbabilityDropout | None
+]  # of the probabilities of all keys, for some queries and perhaps some heads
 
 
-def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> Drop | None:
+def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> ProbabilityDropout | None:
     """Dropout of the probabilities of these queries. A mask is drawn as a whole, as² numbers, so that it is the same on
     any number of ranks."""
     p, s = batch.drop_probability(of.p), batch.at.length
     if p == 0:
         return None
     mask = batch.mask(of.name, p, (of.heads, s, s), of.part)[:, :, queries]
-    return Drop(keys_first(mask, of.kv_heads)[:, :, kv_heads or slice(None)], p)
+    return ProbabilityDropout(keys_first(mask, of.kv_heads)[:, :, kv_heads or slice(None)], p)
 
 
 def no_mask(queries: Array, kv_heads: range | None = None) -> None:
     """Without dropout."""
 
 
-class Rooms:
+class BlockRooms:
     """Two rooms, used in turn: while the block in one of them is used, the next block comes into the other."""
 
-    def __init__(self, group: Group, before: tuple[int, ...], depth: int, longest: int) -> None:
+    def __init__(self, group: ContextGroup, before: tuple[int, ...], depth: int, longest: int) -> None:
         self.before, self.depth = (2, *before), depth
         self.flat = [group.room((2 * int(np.prod(before)) * longest * depth,)) for _ in range(2)]
 
@@ -72,3 +74,6 @@ class Rooms:
         self.flat.reverse()
         shape = (*self.before, size, self.depth)
         return self.flat[0][: int(np.prod(shape))].reshape(shape)
+
+
+__getattr__ = former_names(__name__)

@@ -20,7 +20,7 @@ class Unwatched:
         """A block has come from the left."""
 
 
-class Watch(Unwatched):
+class AttentionClock(Unwatched):
     """Counts pairs of query and key, step by step of the ring. On the clock, a pair takes one unit of time; messages
     take none, but the sender's time comes along with them, on the control channel."""
 

@@ -19,27 +19,26 @@ from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.explain import wrapped
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import micro_batches
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
 from minidist.programs.proof import prove
 from minidist.programs.report import train_and_report
 from minidist.programs.serial import PLAIN
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """Checked input."""
 
-    plan: Plan
+    plan: ConfigPlan
     job: command.Job
     line: str  # the chapter's command line that does the same, as far as there are options for it
 
 
-def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
+def prepare(arguments: Sequence[str], ranks: int) -> PreparedRun:
     """Read, plan and check. Raises UsageError for what cannot work."""
     made = with_file(command.parser(__doc__ or "", "deepspeed"))
     options = made.parse_args(arguments)
@@ -61,7 +60,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         words.append(f"--{'no-' * (value is False)}{name.replace('_', '-')}")
         words += [] if isinstance(value, bool) else [str(value)]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
-    return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
+    return PreparedRun(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
 
 def with_file(made: Parser) -> Parser:
@@ -70,23 +69,23 @@ def with_file(made: Parser) -> Parser:
     return made
 
 
-class Driver:
+class VerbsDriver:
     """Drives the engine by DeepSpeed's verbs in the training loop, so that it prints what the file asks for."""
 
     def __init__(self, verbs: DeepSpeedEngine) -> None:
         self.verbs, self.engine = verbs, verbs.stage
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         return self.verbs.part_of_batch(iter(micro_batches(x, y, self.verbs.plan.accumulate)))
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Tokens, y: Tokens) -> float:
         return self.engine.evaluate(x, y)
 
-    def counted(self) -> dict[str, Any]:
-        return self.engine.counted()
+    def other_counts(self) -> dict[str, Any]:
+        return self.engine.other_counts()
 
 
-def main(comm: Comm, prepared: Prepared) -> int:
+def main(comm: Comm, prepared: PreparedRun) -> int:
     """Print what will be done, and do it; returns the exit status."""
     plan, job, line = prepared
     if comm.rank == 0:
@@ -97,7 +96,7 @@ def main(comm: Comm, prepared: Prepared) -> int:
         return chapter.work(comm, job)
     job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), PLAIN)
     stage = engine_of(plan, job.units, job.settings, comm)
-    driver = Driver(DeepSpeedEngine(stage, plan, comm))
+    driver = VerbsDriver(DeepSpeedEngine(stage, plan, comm))
     with stage.swap if isinstance(stage, Infinity) else nullcontext():
         return train_and_report(job, driver, comm, chapter.claims, chapter.closing)
 

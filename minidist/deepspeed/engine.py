@@ -30,19 +30,18 @@ from minidist.cli.read import read
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.engine import Loss, Settings
 from minidist.files import is_draft, writing
 from minidist.mpi import output
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Block, Unit
+from minidist.nn.layers import Block, Tokens, Unit
 from minidist.nn.optim import Optimizer
-from minidist.nn.tensor import Array
 from minidist.programs.infinity import swap_file
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
 
-Batches = Iterator[tuple[Array, Array]]
+Batches = Iterator[tuple[Tokens, Tokens]]
 
 
 class Scheduler:
@@ -70,7 +69,7 @@ def initialize(
     config: str | Path | dict[str, Any],
     comm: Comm,
     optimizer: Optimizer | None = None,
-    training_data: tuple[Array, Array] | None = None,
+    training_data: tuple[Tokens, Tokens] | None = None,
     lr_scheduler: Callable[[int], float] | None = None,
     seed: int = 0,
 ) -> Initialized:
@@ -107,7 +106,7 @@ def initialize(
     return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
 
 
-def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
+def engine_of(plan: ConfigPlan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
     """Make the engine that a plan describes."""
     if plan.nvme:
         swap = swap_file(units, settings, "nvme_path", plan.nvme_path, comm)
@@ -126,7 +125,7 @@ def width_of(model: list[Unit]) -> int:
     return next(parameter.shape[1] for parameter in model[0].parameters if len(parameter.shape) == 2)
 
 
-def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> Batches:
+def micro_batches(training_data: tuple[Tokens, Tokens], plan: ConfigPlan, seed: int) -> Batches:
     """Micro-batches of all ranks, without end: (micro_batch · N, T), the sequences in a new order in each epoch."""
     x, y = training_data
     size = plan.micro_batch * plan.ranks
@@ -142,7 +141,7 @@ def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> 
 class DeepSpeedEngine:
     """An engine of minidist, called `stage`, under DeepSpeed's names."""
 
-    def __init__(self, stage: DataParallel, plan: Plan, comm: Comm) -> None:
+    def __init__(self, stage: DataParallel, plan: ConfigPlan, comm: Comm) -> None:
         self.stage, self.plan, self.comm = stage, plan, comm
         if plan.loss_scale:
             stage.loss_scale = plan.loss_scale
@@ -150,7 +149,7 @@ class DeepSpeedEngine:
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
-    def forward(self, x: Array, y: Array) -> Loss:
+    def forward(self, x: Tokens, y: Tokens) -> Loss:
         """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T). Raises
         UsageError for another number of sequences."""
         size = self.plan.micro_batch * self.plan.ranks

@@ -20,7 +20,7 @@ from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.config import shown_path
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.deepspeed.sizes import again, divided, on_device, passing, persistent, sizes, states
 from minidist.mpi.output import as_shown
 from minidist.nn.optim import AdamW
@@ -121,7 +121,7 @@ def explain(arguments: Sequence[str]) -> str:
     )
 
 
-def keys(plan: Plan, model: Model | Count, outer: dict[str, Any]) -> Iterator[str]:
+def keys(plan: ConfigPlan, model: Model | Count, outer: dict[str, Any]) -> Iterator[str]:
     """Each key in the file: its value, what it means in DeepSpeed, and what it does here. outer: Accelerate's keys."""
     yield "\nWhat it says"
     notes = list(plan.notes)
@@ -172,7 +172,7 @@ def shown(value: Any) -> str:
     return text if text.isprintable() else f"{value!r:.100}"
 
 
-def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
+def fits(plan: ConfigPlan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
     """Whether a device of this capacity has room for the run."""
     needed = on_device(plan, model, s)
     left = capacity - needed
@@ -185,7 +185,7 @@ def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iter
     )
 
 
-def memory(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[str]:
+def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iterator[str]:
     p, k = sizes(plan)
     of = states(plan, model)
     n = "/G" if plan.shard else "/N"
@@ -219,7 +219,7 @@ def memory(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[s
     yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p, s))
 
 
-def on_the_host(plan: Plan, model: Model | Count) -> Iterator[str]:
+def on_the_host(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
     """What ZeRO-Offload moves from a rank's device to its host, and ZeRO-Infinity on to files."""
     (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
     largest = max(model.units, default=0)
@@ -243,7 +243,7 @@ def line(what: str, formula: str, nbytes: float) -> str:
     return f"  {what:26} {as_shown(formula):38} {nbytes / GB:12,.3f}"
 
 
-def estimates(plan: Plan, model: Model | Count, per_node: int) -> Iterator[str]:
+def estimates(plan: ConfigPlan, model: Model | Count, per_node: int) -> Iterator[str]:
     """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
     offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
@@ -263,7 +263,7 @@ def estimates(plan: Plan, model: Model | Count, per_node: int) -> Iterator[str]:
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
-def traffic(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[str]:
+def traffic(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     group = plan.shard or plan.ranks
@@ -295,7 +295,7 @@ def traffic(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[
         yield line("parameters from the host", f"{p}·{passes if plan.below else 'Ψ/N'}", p * moved["parameters"])
 
 
-def of_files(plan: Plan, model: Model | Count) -> Iterator[str]:
+def of_files(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
     """What a rank reads and writes in a step, and what moves between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
@@ -310,7 +310,7 @@ def of_files(plan: Plan, model: Model | Count) -> Iterator[str]:
     yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
-def command_line(plan: Plan, model: Model | Count) -> Iterator[str]:
+def command_line(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
     yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"

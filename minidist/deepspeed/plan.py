@@ -8,8 +8,8 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
-from minidist.deepspeed.scales import EagerLossScale, FixedLossScale, ForgivingLossScale
-from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
+from minidist.deepspeed.scales import loss_scale_of
+from minidist.deepspeed.schedules import schedule_of
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision import LossScale, precision
@@ -25,7 +25,7 @@ OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" means, as a functio
 
 
 @dataclass
-class Plan:
+class ConfigPlan:
     """The run that a configuration asks for."""
 
     config: Config
@@ -122,7 +122,7 @@ def make(
     shard: int | None = None,
     layers: int | None = None,
     fsdp: Sequence[str] = (),
-) -> Plan:
+) -> ConfigPlan:
     """Plan a configuration's run on `ranks` ranks. Raises UsageError, one line, if it cannot work.
 
     options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
@@ -149,7 +149,7 @@ def make(
     })  # fmt: skip
     _check_stage(checked)
     batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
-    plan = Plan(
+    plan = ConfigPlan(
         config=checked,
         ranks=ranks,
         stage=checked[f"{ROOM}.stage"],
@@ -173,9 +173,11 @@ def make(
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     _limits(checked, plan)
-    plan.schedule = _schedule(checked, plan)
+    plan.schedule = schedule_of(checked, plan.lr, plan.optimizer)
     plan.constant = plan.schedule is None and not {"warmup", "min_lr"} & {*given}
-    plan.loss_scale = _loss_scale(checked, plan) if plan.precision == "mixed" else None
+    plan.loss_scale = (
+        loss_scale_of(checked, plan.stage == 0 and not plan.fsdp, plan.notes) if plan.precision == "mixed" else None
+    )
     plan.beyond = _beyond(plan)
     if checked[f"{ROOM}.offload_param.device"] != "none" and plan.stage < 3:
         plan.notes.append(f"{ROOM}.offload_param is of stage 3: stage {plan.stage} has all parameters on every rank")
@@ -193,7 +195,7 @@ def _check_stage(config: Config) -> None:
         raise UsageError(f"{ROOM}.offload_optimizer.ratio below 1 is of stage 3, and this is stage {stage}")
 
 
-def _offload(config: Config, plan: Plan) -> None:
+def _offload(config: Config, plan: ConfigPlan) -> None:
     """Set where the optimizer works, and where its states are."""
     room = f"{ROOM}.offload_optimizer.device"
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
@@ -221,7 +223,7 @@ def _offload(config: Config, plan: Plan) -> None:
         plan.notes.append(f'{below} is "cpu" here as long as offload_optimizer.device is not "nvme", too')
 
 
-def _limits(config: Config, plan: Plan) -> None:
+def _limits(config: Config, plan: ConfigPlan) -> None:
     """Set what stage 3 does not divide, gathers ahead, and may hold gathered at a time, as far as the file says it."""
     paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
     limits = {}
@@ -247,7 +249,7 @@ def _limits(config: Config, plan: Plan) -> None:
     plan.limits = Limits(**limits)
 
 
-def _checkpoints(config: Config, plan: Plan) -> None:
+def _checkpoints(config: Config, plan: ConfigPlan) -> None:
     """Set where the inputs of blocks that run again are stored: in host memory, in one buffer."""
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
@@ -263,7 +265,7 @@ def _checkpoints(config: Config, plan: Plan) -> None:
         plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])
 
 
-def _bucket_size(config: Config, plan: Plan) -> int | None:
+def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
     """Elements of the one buffer through which gradients go; None if the configuration does not say, or cannot."""
     path = f"{ROOM}.reduce_bucket_size"
     if not config.stated.get(path):
@@ -303,54 +305,7 @@ def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Op
     return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)
 
 
-def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
-    name = config["scheduler.type"]
-    params = {path.removeprefix("scheduler.params."): value for path, value in config.values.items()}
-    for path in ("total_num_steps", "cycle_min_lr", "cycle_max_lr"):
-        if path in params and params[path] is None:
-            raise UsageError(f"scheduler.params.{path} is missing: {name} needs it")
-    if name in ("WarmupLR", "WarmupDecayLR"):
-        high = params["warmup_max_lr"] if params["warmup_max_lr"] is not None else plan.lr
-        steps, kind = params["warmup_num_steps"], params["warmup_type"]
-        return WarmupLR(params["warmup_min_lr"], high, steps, kind, params.get("total_num_steps"))
-    if name == "WarmupCosineLR":
-        steps, total, kind = params["warmup_num_steps"], params["total_num_steps"], params["warmup_type"]
-        return WarmupCosineLR(plan.lr, params["warmup_min_ratio"], steps, total, params["cos_min_ratio"], kind)
-    if name == "LRRangeTest":
-        size, rate = params["lr_range_test_step_size"], params["lr_range_test_step_rate"]
-        return RangeTest(params["lr_range_test_min_lr"], size, rate, params["lr_range_test_staircase"])
-    if name == "OneCycle":
-        if params["cycle_momentum"] and isinstance(plan.optimizer, AdamW):
-            raise UsageError("scheduler.params.cycle_momentum is not here: make it false")
-        up = params["cycle_first_step_size"]
-        down = params["cycle_second_step_size"] or up
-        low, high, rate = params["cycle_min_lr"], params["cycle_max_lr"], params["decay_lr_rate"]
-        return OneCycle(low, high, up, down, rate, params["decay_step_size"])
-    return None
-
-
-def _loss_scale(config: Config, plan: Plan) -> LossScale:
-    fixed = config["fp16.loss_scale"]
-    if fixed:
-        return FixedLossScale(fixed, minimum=fixed)
-    for path in ("fp16.loss_scale_window", "fp16.min_loss_scale"):
-        if config[path] == 0:
-            raise UsageError(f"{path} 0 is for a fixed loss_scale alone: make it at least 1")
-    first, minimum = 2.0 ** config["fp16.initial_scale_power"], float(config["fp16.min_loss_scale"])
-    if first < minimum:
-        raise UsageError(f"fp16.min_loss_scale {minimum:g} is above 2^initial_scale_power, {first:g}")
-    if plan.stage == 0 and not plan.fsdp:
-        for path in ("fp16.hysteresis", "fp16.consecutive_hysteresis"):
-            if path in config.stated:
-                plan.notes.append(
-                    f"{path} has no effect in stage 0, nor in DeepSpeed's: each overflow halves the scale"
-                )
-        return EagerLossScale(first, config["fp16.loss_scale_window"], 1, minimum)
-    kind = ForgivingLossScale if config["fp16.consecutive_hysteresis"] else LossScale
-    return kind(first, config["fp16.loss_scale_window"], config["fp16.hysteresis"], minimum)
-
-
-def _beyond(plan: Plan) -> list[str]:
+def _beyond(plan: ConfigPlan) -> list[str]:
     """The configuration's settings that no option expresses."""
     found = []
     usual = AdamW(weight_decay=vars(plan.optimizer)["weight_decay"])

@@ -6,7 +6,12 @@ initial rate is 0, and so is log(1). Updates are counted, not steps: an overflow
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from minidist import UsageError
+from minidist.deepspeed.config import Config
+from minidist.nn.optim import AdamW, Optimizer
 
 
 def warmed(i: int, steps: int, kind: str) -> float:
@@ -90,3 +95,30 @@ class OneCycle:
             return self.low / (1 + self.rate * after / self.size) if self.size else self.low
         share = update / self.up if update <= self.up else -after / self.down
         return self.low + (self.high - self.low) * share
+
+
+def schedule_of(config: Config, rate: float, optimizer: Optimizer) -> Callable[[int], float] | None:
+    """The schedule of a configuration; None if it has none. rate: the optimizer's. Raises UsageError."""
+    name = config["scheduler.type"]
+    params = {path.removeprefix("scheduler.params."): value for path, value in config.values.items()}
+    for path in ("total_num_steps", "cycle_min_lr", "cycle_max_lr"):
+        if path in params and params[path] is None:
+            raise UsageError(f"scheduler.params.{path} is missing: {name} needs it")
+    if name in ("WarmupLR", "WarmupDecayLR"):
+        high = params["warmup_max_lr"] if params["warmup_max_lr"] is not None else rate
+        steps, kind = params["warmup_num_steps"], params["warmup_type"]
+        return WarmupLR(params["warmup_min_lr"], high, steps, kind, params.get("total_num_steps"))
+    if name == "WarmupCosineLR":
+        steps, total, kind = params["warmup_num_steps"], params["total_num_steps"], params["warmup_type"]
+        return WarmupCosineLR(rate, params["warmup_min_ratio"], steps, total, params["cos_min_ratio"], kind)
+    if name == "LRRangeTest":
+        size, growth = params["lr_range_test_step_size"], params["lr_range_test_step_rate"]
+        return RangeTest(params["lr_range_test_min_lr"], size, growth, params["lr_range_test_staircase"])
+    if name == "OneCycle":
+        if params["cycle_momentum"] and isinstance(optimizer, AdamW):
+            raise UsageError("scheduler.params.cycle_momentum is not here: make it false")
+        up = params["cycle_first_step_size"]
+        down = params["cycle_second_step_size"] or up
+        low, high, decay = params["cycle_min_lr"], params["cycle_max_lr"], params["decay_lr_rate"]
+        return OneCycle(low, high, up, down, decay, params["decay_step_size"])
+    return None

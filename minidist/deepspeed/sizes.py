@@ -5,37 +5,37 @@ import math
 
 from minidist.claims.zero import buffer_size
 from minidist.cli.models import Count, Model
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.papers import chen, deepspeed, zero
 from minidist.papers.mixed_precision import BYTES
 
 
-def sizes(plan: Plan) -> tuple[int, int]:
+def sizes(plan: ConfigPlan) -> tuple[int, int]:
     """Bytes of a stored element, and of a parameter's optimizer state."""
     of = BYTES[plan.precision]
     return of.stored, of.optimizer(plan.optimizer.moments)
 
 
-def states(plan: Plan, model: Model | Count) -> zero.ModelStates:
+def states(plan: ConfigPlan, model: Model | Count) -> zero.ModelStates:
     """Bytes of model states on a rank. With hybrid sharding the ranks of a host share a copy. FSDP's SHARD_GRAD_OP
     divides parameters between steps, as stage 3 does."""
     p, k = sizes(plan)
     return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
 
 
-def divided(plan: Plan) -> int:
+def divided(plan: ConfigPlan) -> int:
     """The ZeRO stage that divides as much as this plan between steps."""
     return 3 if plan.fsdp and plan.stage else plan.stage
 
 
-def persistent(plan: Plan, model: Model | Count) -> int:
+def persistent(plan: ConfigPlan, model: Model | Count) -> int:
     """Ψ_p: elements of parameters that are not divided."""
     if isinstance(model, Count) or plan.stage < 3:
         return 0
     return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
 
 
-def passing(plan: Plan, model: Model | Count) -> int:
+def passing(plan: ConfigPlan, model: Model | Count) -> int:
     """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
     embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
     units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
@@ -63,7 +63,7 @@ def passing(plan: Plan, model: Model | Count) -> int:
     return sizes(plan)[0] * (gathered + summed)
 
 
-def again(plan: Plan, model: Model | Count) -> int:
+def again(plan: ConfigPlan, model: Model | Count) -> int:
     """Parameters of the layers that stage 3 gathers to run them again."""
     if isinstance(model, Count):
         return 0
@@ -71,7 +71,7 @@ def again(plan: Plan, model: Model | Count) -> int:
     return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 
-def on_device(plan: Plan, model: Model | Count, s: int | None) -> float:
+def on_device(plan: ConfigPlan, model: Model | Count, s: int | None) -> float:
     """Bytes on a rank's device at the fullest moment."""
     p, _ = sizes(plan)
     of = states(plan, model)

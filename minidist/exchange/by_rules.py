@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from minidist.exchange import marks
 from minidist.exchange.greenlets import Turns
+from minidist.exchange.operations import Start
 from minidist.exchange.port import Desk, ExchangePort
-from minidist.exchange.rules import Exchange, Rules, Start
+from minidist.exchange.rules import Exchange, Rules
 from minidist.mpi.comm import Comm, CommError, Ledger, caller
 
 T = TypeVar("T")

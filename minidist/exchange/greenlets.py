@@ -22,7 +22,7 @@ T = TypeVar("T")
 ATTEMPTS = 3  # to end a rank whose program catches even Ended, and waits again
 
 
-class Ended(BaseException):
+class RunEnded(BaseException):
     """Raised in the remaining ranks when the run has ended early. No program should catch it."""
 
 
@@ -85,7 +85,7 @@ class Turns(Generic[T]):
         else:
             self._hub.switch()  # a rank begins there: a greenlet begins on top of the stack of the one that starts it
         if self.ended:
-            raise Ended
+            raise RunEnded
 
     def _switch(self) -> None:
         """Let the next rank run."""
@@ -106,4 +106,4 @@ class Turns(Generic[T]):
         for rank in self._ranks:
             for _ in range(ATTEMPTS if rank else 0):  # a rank that has begun and not finished is true
                 with suppress(BaseException):  # the first exception has ended the run, and is the one to report
-                    rank.throw(Ended)
+                    rank.throw(RunEnded)

@@ -14,7 +14,6 @@ A poll (`probe`, `collect`, `done`) that finds nothing is a turn: the other rank
 """
 
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +22,7 @@ import numpy as np
 
 from minidist.exchange import waits
 from minidist.exchange.greenlets import Turns
+from minidist.exchange.lanes import Lane, StartedOperation, first_of, put, take
 from minidist.exchange.rules import Deadlock
 from minidist.exchange.waits import Look
 from minidist.mpi.comm import Comm, Ledger, nearest_line
@@ -54,7 +54,9 @@ class World:
         self.ledgers = [Ledger() for _ in range(n)]
         self.lanes: dict[tuple[Any, int], Lane] = {}  # by communicator and kind of message
         self.meetings: dict[tuple[Any, str], Meeting] = {}  # by communicator and call: those that some ranks wait in
-        self.waits: list[Sequence[Operation] | Meeting] = [()] * n  # what each rank waits for, or last waited for
+        self.waits: list[Sequence[StartedOperation] | Meeting] = [
+            ()
+        ] * n  # what each rank waits for, or last waited for
         self.missing = [0] * n  # how many of these operations are not through
         self.numbers = count()
         self.moves = 0  # messages delivered, meetings held and ranks finished so far
@@ -73,7 +75,7 @@ class World:
 
         return be_rank
 
-    def match(self, send: "Operation", receive: "Operation") -> None:
+    def match(self, send: StartedOperation, receive: StartedOperation) -> None:
         """Deliver a message; both ranks can go on if they wait for this."""
         data, out = send.array, receive.array
         if out is None:
@@ -131,7 +133,7 @@ class World:
         """For each rank, the ranks that must still act before it can go on; none if it has finished, or runs."""
         return [[] if rank in self.turns.results else self._awaited(self.waits[rank]) for rank in range(self.n)]
 
-    def _awaited(self, wait: "Sequence[Operation] | Meeting") -> list[int]:
+    def _awaited(self, wait: "Sequence[StartedOperation] | Meeting") -> list[int]:
         if isinstance(wait, Meeting):
             here = {rank for rank, _, _ in wait.come}
             return [of_world for rank, of_world in enumerate(wait.members) if rank not in here]
@@ -150,67 +152,12 @@ class World:
         return Look(waiting=waiting, where=nearest_line(frame) if frame else "its own code", stack=stack)
 
 
-class Operation:
-    """A send or a receive that a rank has started."""
-
-    __slots__ = ("array", "awaited", "nbytes", "number", "peer", "rank", "tag", "through")
-
-    number: int  # of a send that has met no receive: they are numbered in the order in which they started
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank  # of the world, as is its peer
-
-    def start(self, peer: int, array: Any, tag: int = 0) -> "Operation":
-        self.peer, self.array, self.tag, self.nbytes = peer, array, tag, 0
-        self.through = self.awaited = False
-        return self
-
-
 class Meeting:
     """A call that returns when every rank of a communicator has made it."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members = members  # ranks of the world
         self.come: list[tuple[int, int, int]] = []  # rank, color and key of those that are here
-
-
-# Operations of one pair of ranks that have not met another: almost always one.
-Waiting = dict[int, Operation | deque[Operation]]  # by source · size + dest
-
-
-class Lane:
-    """Messages of one kind in one communicator: sends that have met no receive yet, and receives that have met no
-    send. What has met leaves no trace: a thousand ranks are a million pairs."""
-
-    def __init__(self) -> None:
-        self.sends: Waiting = {}
-        self.receives: Waiting = {}
-
-
-def put(waiting: Waiting, pair: int, operation: Operation) -> None:
-    """Let an operation wait, as the last of its pair."""
-    found = waiting.setdefault(pair, operation)
-    if found is not operation:
-        if isinstance(found, Operation):
-            found = waiting[pair] = deque((found,))
-        found.append(operation)
-
-
-def take(waiting: Waiting, pair: int) -> Operation | None:
-    """The operation of a pair that has waited longest, if there is one."""
-    found = waiting.pop(pair, None)
-    if not isinstance(found, deque):
-        return found
-    first = found.popleft()
-    if found:
-        waiting[pair] = found
-    return first
-
-
-def first_of(waiting: Waiting, pair: int) -> Operation | None:
-    """The same, which stays."""
-    found = waiting.get(pair)
-    return found[0] if isinstance(found, deque) else found
 
 
 class GreenletPort:
@@ -224,7 +171,7 @@ class GreenletPort:
         self.rank, self.size = self.world_ranks.index(me), len(members)
         self._splits = 0
         self._payload = self._lane(PAYLOAD)
-        self._sending, self._receiving = Operation(me), Operation(me)  # of sendrecv: the same two, millions of times
+        self._sending, self._receiving = (StartedOperation(me) for _ in range(2))  # of sendrecv: millions of times
 
     # ---- payload -----------------------------------------------------------------------------------------------------
 
@@ -243,25 +190,25 @@ class GreenletPort:
         sending.array = receiving.array = None  # or they would live until the next
         return receiving.tag, receiving.nbytes
 
-    def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> StartedOperation:
         handle = self._send(array, dest, tag)
         if not handle.through and array.nbytes <= SHORT:
             handle.array, handle.through = array.copy(), True
         return handle
 
-    def irecv(self, out: np.ndarray, source: int) -> Operation:
+    def irecv(self, out: np.ndarray, source: int) -> StartedOperation:
         return self._recv(out, source)
 
-    def wait(self, handle: Operation) -> Arrival:
+    def wait(self, handle: StartedOperation) -> Arrival:
         self._await(handle)
         return handle.tag, handle.nbytes
 
-    def done(self, handle: Operation) -> bool:
+    def done(self, handle: StartedOperation) -> bool:
         if not handle.through:
             self._world.poll(self._me)
         return handle.through
 
-    def unfinished(self, handles: list[Operation]) -> list[Operation]:
+    def unfinished(self, handles: list[StartedOperation]) -> list[StartedOperation]:
         if not all(handle.through for handle in handles):
             self._world.poll(self._me)
         return [handle for handle in handles if not handle.through]
@@ -292,7 +239,7 @@ class GreenletPort:
         message: bytes = receive.array
         return message
 
-    def post(self, letter: bytes, dest: int, box: int) -> Operation:
+    def post(self, letter: bytes, dest: int, box: int) -> StartedOperation:
         return self._send(letter, dest, 0, self._lane(2 * box))
 
     def collect(self, box: int) -> tuple[int, bytes] | None:
@@ -300,10 +247,10 @@ class GreenletPort:
         source = self._first(lane)
         return None if source is None else (source, self._recv(None, source, lane).array)
 
-    def enclose(self, array: np.ndarray, dest: int, box: int) -> Operation:
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> StartedOperation:
         return self._send(array, dest, 0, self._lane(2 * box + 1))
 
-    def extract(self, out: np.ndarray, source: int, box: int) -> Operation:
+    def extract(self, out: np.ndarray, source: int, box: int) -> StartedOperation:
         return self._recv(out, source, self._lane(2 * box + 1))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -311,15 +258,15 @@ class GreenletPort:
     def _lane(self, kind: int) -> Lane:
         return self._world.lanes.setdefault((self._name, kind), Lane())
 
-    def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> Operation:
-        operation = Operation(self._me).start(self.world_ranks[dest], array, tag)
+    def _send(self, array: Any, dest: int, tag: int, lane: Lane | None = None) -> StartedOperation:
+        operation = StartedOperation(self._me).start(self.world_ranks[dest], array, tag)
         return self._begin_send(operation, dest, lane or self._payload)
 
-    def _recv(self, out: Any, source: int, lane: Lane | None = None) -> Operation:
-        operation = Operation(self._me).start(self.world_ranks[source], out)
+    def _recv(self, out: Any, source: int, lane: Lane | None = None) -> StartedOperation:
+        operation = StartedOperation(self._me).start(self.world_ranks[source], out)
         return self._begin_recv(operation, source, lane or self._payload)
 
-    def _begin_send(self, send: Operation, dest: int, lane: Lane) -> Operation:
+    def _begin_send(self, send: StartedOperation, dest: int, lane: Lane) -> StartedOperation:
         pair = self.rank * self.size + dest
         receive = take(lane.receives, pair)
         if receive:
@@ -329,7 +276,7 @@ class GreenletPort:
             put(lane.sends, pair, send)
         return send
 
-    def _begin_recv(self, receive: Operation, source: int, lane: Lane) -> Operation:
+    def _begin_recv(self, receive: StartedOperation, source: int, lane: Lane) -> StartedOperation:
         pair = source * self.size + self.rank
         send = take(lane.sends, pair)
         if send:
@@ -338,7 +285,7 @@ class GreenletPort:
             put(lane.receives, pair, receive)
         return receive
 
-    def _await(self, *operations: Operation) -> None:
+    def _await(self, *operations: StartedOperation) -> None:
         """Return when all are through."""
         world, me, missing = self._world, self._me, 0
         for operation in operations:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from minidist.exchange import marks
-from minidist.exchange.rules import CONTROL, PAYLOAD, Arrived, Start
+from minidist.exchange.operations import Arrived, Start
+from minidist.exchange.rules import CONTROL, PAYLOAD
 from minidist.mpi.comm import CommError, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
 

@@ -37,7 +37,7 @@ class RankResult:
 
 
 @dataclass
-class Job:
+class JobOutcome:
     """How a job ended. `status` is one of
 
     ok        every rank finished
@@ -72,7 +72,7 @@ def by_rank(printed: Iterable[str]) -> str:
     return "\n".join(f"---- rank {number} ----\n{text}" for number, text in named if text)
 
 
-def blame(job: Job, first: int, verb: str) -> None:
+def blame(job: JobOutcome, first: int, verb: str) -> None:
     """Write into the job's report that rank `first` ended it, and how each other rank ended."""
     cause = job.ranks[first]
     cause.state = verb

@@ -12,7 +12,6 @@ the timeout; then the report says which rank waits for which. However a job ends
 
 import functools
 import importlib.util
-import math
 import os
 import shutil
 import signal
@@ -30,14 +29,13 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
 from minidist.files import temporary_folder
 from minidist.launch import encode
-from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.job import JobOutcome, Watch
 from minidist.launch.main_stack import format_stack
+from minidist.launch.records import PRINTED, collect, last_output, too_long
 from minidist.launch.worker import locked
 from minidist.mpi import shm
 
 AFTER_ONE_LEFT = 0.25  # seconds after a rank has finished, until the first look at whether the others wait for it
-OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
-PRINTED = 64 << 20  # bytes that a rank may print before it is ended
 
 
 def launch(
@@ -50,7 +48,7 @@ def launch(
     mpiexec: str | None = None,
     watch: Watch | None = None,
     **kwargs: Any,
-) -> Job:
+) -> JobOutcome:
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
 
     target is "module:function" or "path/to/file.py:function"; a file's folder is put on the ranks' sys.path, before the
@@ -180,17 +178,17 @@ class Running:
     looks: int = 0  # taken so far
     ended: bool = False
 
-    def wait(self, timeout: float) -> Job:
+    def wait(self, timeout: float) -> JobOutcome:
         """Wait until the job has ended, or end it `timeout` seconds from now; return how it ended."""
         job = self.wait_until(lambda: False, timeout)
         assert job is not None
         return job
 
-    def wait_watched(self, timeout: float, watch: Watch) -> Job:
+    def wait_watched(self, timeout: float, watch: Watch) -> JobOutcome:
         """The same, with an observer. A KeyboardInterrupt ends the job."""
 
         def look_on() -> bool:
-            watch(self._last)
+            watch(functools.partial(last_output, self.folder, self.n))
             return False
 
         try:
@@ -198,26 +196,21 @@ class Running:
         except KeyboardInterrupt:
             looks = self._look()
             self.end()
-            job = _collect(self.folder, self.n, ("interrupted", "was interrupted", looks), self._seconds())
+            job = collect(self.folder, self.n, ("interrupted", "was interrupted", looks), self._seconds())
         assert job is not None
         return job
 
-    def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
+    def wait_until(self, done: Callable[[], bool], timeout: float) -> JobOutcome | None:
         """Return None as soon as `done()`; the job goes on. If the job ends before that, hangs, or takes longer than
         `timeout` seconds from now, end it and return how it ended."""
         hung = self._watch(done, timeout)
         if hung is None and done():
             return None
         self.end()
-        return _collect(self.folder, self.n, hung and ("hung", hung[1], hung[0]), self._seconds())
+        return collect(self.folder, self.n, hung and ("hung", hung[1], hung[0]), self._seconds())
 
     def _seconds(self) -> float:
         return time.monotonic() - self.start
-
-    def _last(self) -> list[str]:
-        """The last output of each rank."""
-        mine = [self.folder / str(rank) for rank in range(self.n)]
-        return [last_of(folder / "stdout") + last_of(folder / "stderr") for folder in mine]
 
     def _watch(self, done: Callable[[], bool], timeout: float) -> tuple[Looks, str] | None:
         """Return None when it is done, the job has ended or a rank has failed. If it hangs or takes too long, return
@@ -305,97 +298,3 @@ class Running:
 
 
 FAILURES = ("error", "exit")  # records of a rank that failed or disappeared
-
-
-# ---- reporting ------------------------------------------------------------------------------------------------------
-
-
-def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, seconds: float) -> Job:
-    """Read the ranks' records, and report what happened.
-
-    stopped: if the job did not end by itself, its status, why it was ended, and what the ranks were doing.
-    """
-    ranks, ended_at = zip(*[_read_rank(folder / str(rank)) for rank in range(n)], strict=True)
-    job = Job(
-        "ok", list(ranks), seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s."
-    )
-
-    if all(rank.finished for rank in ranks):
-        return job
-
-    if stopped:
-        job.status, what, looks = stopped
-        for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
-            rank.state, rank.error = waits.describe(number, looks), None
-            rank.awaited = waits.waits_in_vain_for(number, looks)
-            if look is not None:
-                rank.where, rank.stack = look.where, look.stack
-        job.report = f"The job {what}.\n{waits.explain(looks)}"
-        return job
-
-    if min(ended_at) == math.inf:
-        started = any((folder / str(rank) / "started").exists() for rank in range(n))
-        what = "was ended from outside" if started else "did not start"
-        printed = text_of(folder / "mpiexec").strip() or "(nothing)"
-        job.status, job.report = "killed" if started else "machine", f"The job {what}. What mpiexec printed:\n{printed}"
-        return job
-
-    # The first rank to fail or disappear is the cause; MPI ended the others, whatever their own records say.
-    first = ended_at.index(min(ended_at))
-    cause = ranks[first]
-    job.status, verb = ("failed", "failed") if cause.error_type else ("killed", "disappeared")
-    if not (folder / str(first) / "started").exists():
-        job.status, verb = "machine", "could not start MPI"
-    blame(job, first, verb)
-    return job
-
-
-def _read_rank(mine: Path) -> tuple[RankResult, float]:
-    """What a rank recorded, and when it failed or disappeared (infinity if it did neither)."""
-    rank = RankResult(stdout=text_of(mine / "stdout"), stderr=text_of(mine / "stderr"))
-    try:
-        if (mine / "error").exists():
-            error = encode.load(mine / "error")
-            rank.error, rank.error_type = str(error["text"]), str(error["type"])
-            return rank, float(error["time"])
-        if (mine / "result").exists():
-            result = encode.load(mine / "result")
-            rank.value, rank.sent, rank.control = result["value"], result["sent"], result["control"]
-            rank.finished, rank.state = True, "finished"
-        elif (mine / "exit").exists():
-            code, when = (mine / "exit").read_text().split()
-            rank.error = describe_exit(int(code))
-            return rank, float(when)
-    except Exception as error:  # a student's program can reach these files, and may have written them
-        rank.error, rank.error_type = f"what it recorded cannot be read: {error}", type(error).__name__
-        return rank, 0.0
-    return rank, math.inf
-
-
-def text_of(path: Path) -> str:
-    """The text of an output file; only the beginning of a very long one."""
-    if not path.exists():
-        return ""
-    with open(path, "rb") as file:
-        text = file.read(OUTPUT_LIMIT).decode(errors="replace")
-    left_out = path.stat().st_size - OUTPUT_LIMIT
-    return text + (f"\n[{left_out} more bytes left out]\n" if left_out > 0 else "")
-
-
-def too_long(folder: Path, n: int) -> int | None:
-    """A rank that has printed more than PRINTED bytes, or None."""
-    for rank in range(n):
-        for name in ("stdout", "stderr"):
-            with suppress(OSError):
-                if (folder / str(rank) / name).stat().st_size > PRINTED:
-                    return rank
-    return None
-
-
-def last_of(path: Path) -> str:
-    """The last LAST bytes of an output file, as text."""
-    if not path.exists():
-        return ""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
-        return file.read(LAST).decode(errors="ignore")  # the first character may be cut

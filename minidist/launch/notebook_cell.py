@@ -1,4 +1,4 @@
-"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.classroom.notebook`)."""
+"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.classroom.notebook.cell`)."""
 
 import ast
 import linecache

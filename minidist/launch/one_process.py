@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from minidist.exchange import waits
 from minidist.exchange.waits import Look
 from minidist.files import temporary_folder
 from minidist.launch import encode
-from minidist.launch.job import Job, RankResult, Watch, blame, describe_exit
-from minidist.launch.launcher import PRINTED, here, last_of, text_of, too_long
+from minidist.launch.job import JobOutcome, RankResult, Watch, blame, describe_exit
+from minidist.launch.launcher import here
+from minidist.launch.records import PRINTED, finished, last_output, tell_looks, text_of, too_long
 
 ANSWER = 2.0  # seconds that the child has to say what its ranks are doing
 
 
-def launch_in_one_process(target: str, n: int, *args: Any, timeout: float, watch: Watch) -> Job:
+def launch_in_one_process(target: str, n: int, *args: Any, timeout: float, watch: Watch) -> JobOutcome:
     """Call `target` on n ranks of one process, and return when it has ended. The rest is as for `launch`."""
     begin = time.monotonic()
     with temporary_folder() as folder:
@@ -64,13 +66,8 @@ def _watch(
 ) -> tuple[str, str] | None:
     """Return None when the child has ended. If it must be ended, return the job's status, and what its report says; ""
     if that depends on what its ranks are doing."""
-    mine = [folder / str(rank) for rank in range(n)]
-
-    def last() -> list[str]:
-        return [last_of(folder / "stdout") + last_of(folder / "stderr") for folder in mine]
-
     while child.poll() is None:
-        watch(last)
+        watch(partial(last_output, folder, n))
         if (talker := too_long(folder, n)) is not None:
             return "hung", f"hung: rank {talker} had printed more than {PRINTED >> 20} MB"
         if time.monotonic() > deadline:
@@ -90,10 +87,13 @@ def _ask(child: subprocess.Popen[bytes], folder: Path) -> None:
             time.sleep(0.01)
 
 
-def _collect(folder: Path, n: int, code: int, stopped: tuple[str, str] | None, timeout: float, seconds: float) -> Job:
+def _collect(
+    folder: Path, n: int, code: int, stopped: tuple[str, str] | None, timeout: float, seconds: float
+) -> JobOutcome:
     """Read what the child has written, and report what happened."""
-    ranks = [RankResult(stdout=text_of(mine / "stdout"), stderr=text_of(mine / "stderr")) for mine in _each(folder, n)]
-    job = Job("ok", ranks, seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s.")
+    mine = [folder / str(rank) for rank in range(n)]
+    ranks = [RankResult(stdout=text_of(each / "stdout"), stderr=text_of(each / "stderr")) for each in mine]
+    job = finished(ranks, seconds)
     found: dict[str, Any] = {"looks": [None] * n, "awaited": [[]] * n, "cause": "", "first": -1}
     for name in ("seen", "outcome"):
         with suppress(Exception):  # it was never written, or the program has written something else there
@@ -108,12 +108,8 @@ def _collect(folder: Path, n: int, code: int, stopped: tuple[str, str] | None, t
         blame(job, found["first"], "failed")
     elif found["cause"] or stopped:
         job.status, what = stopped or ("hung", f"hung: {found['cause']}")
-        for number, rank in enumerate(ranks):
-            rank.state, rank.awaited = waits.describe(number, looks), found["awaited"][number]
-            if look := looks[number]:
-                rank.where, rank.stack = look.where, look.stack
-        report = waits.explain(looks, found["awaited"])
-        job.report = f"The job {what or waits.tell_late(looks, timeout)}.\n{report}"
+        why = what or waits.tell_late(looks, timeout)
+        tell_looks(job, looks, found["awaited"], f"The job {why}.\n{waits.explain(looks, found['awaited'])}")
     elif not all(rank.finished for rank in ranks):
         turn = int.from_bytes((folder / "turn").read_bytes(), "little", signed=True)
         if turn < 0:
@@ -122,7 +118,3 @@ def _collect(folder: Path, n: int, code: int, stopped: tuple[str, str] | None, t
             job.status, ranks[turn].error = "killed", describe_exit(code)
             blame(job, turn, "disappeared")
     return job
-
-
-def _each(folder: Path, n: int) -> list[Path]:
-    return [folder / str(rank) for rank in range(n)]

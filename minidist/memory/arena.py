@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
-class Block:
+class AddressRange:
     """An array's range of addresses, and its lifetime, by the arena's clock, which counts arrays."""
 
     start: int
@@ -24,7 +24,7 @@ class Block:
 class Course:
     """The arrays in an arena during a step. Times are the arena's clock."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[AddressRange] = field(default_factory=list)
     boundaries: list[tuple[int, str]] = field(default_factory=list)  # time, and what ended then
     begun: int = 0
     ended: int = 0
@@ -38,24 +38,24 @@ class Arena:
         self.holes: list[tuple[int, int]] = [(0, capacity or 1 << 62)]  # (start, end), in order, never adjacent
         self.clock = 0  # arrays placed so far
         self.top = 0  # the highest address that was ever in use
-        self.here: dict[Block, None] = {}  # in order of birth
+        self.here: dict[AddressRange, None] = {}  # in order of birth
         self.course = Course()  # of the step that is under way
         self.before = Course()  # of the one before
 
-    def place(self, nbytes: int, kind: str) -> Block | None:
+    def place(self, nbytes: int, kind: str) -> AddressRange | None:
         """Place an array in the lowest hole that is long enough; None if there is none. The rest stays a hole."""
         for i, (start, end) in enumerate(self.holes):
             if end - start >= nbytes:
                 self.holes[i : i + 1] = [(start + nbytes, end)] if end - start > nbytes else []
                 self.clock = self.course.ended = self.clock + 1
                 self.top = max(self.top, start + nbytes)
-                block = Block(start, nbytes, kind, self.clock)
+                block = AddressRange(start, nbytes, kind, self.clock)
                 self.here[block] = None
                 self.course.blocks.append(block)
                 return block
         return None
 
-    def free(self, block: Block) -> None:
+    def free(self, block: AddressRange) -> None:
         """Make a block's range a hole again, merged with the adjacent holes."""
         del self.here[block]
         block.gone = self.clock

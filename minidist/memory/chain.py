@@ -15,7 +15,7 @@ from minidist.memory.recompute import Segment, divide
 WIDTH = 8
 
 
-class Counted(NamedTuple):
+class ChainCounts(NamedTuple):
     """What one forward and backward through a chain took."""
 
     values: int  # the most that were held at once
@@ -23,7 +23,7 @@ class Counted(NamedTuple):
     gradient: Array  # of the input (WIDTH,): the same under every policy
 
 
-class Chain:
+class LayerChain:
     """n layers y = x + sin x, and the values that are held."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Chain:
         return dy
 
 
-def count(n: int, policy: str) -> Counted:
+def count(n: int, policy: str) -> ChainCounts:
     """Go through a chain of n layers and back."""
-    chain = Chain()
+    chain = LayerChain()
     x = chain.pool.hold("activations", np.linspace(-1, 1, WIDTH))
     chain.forward(divide(range(n), policy), x)
     gradient = chain.backward(np.ones(WIDTH))
-    return Counted(chain.pool.peak["activations"] // x.nbytes, chain.calls, gradient)
+    return ChainCounts(chain.pool.peak["activations"] // x.nbytes, chain.calls, gradient)
 
 
 def best_interval(intervals: Iterable[int], held: Callable[[int], int]) -> int:

@@ -25,7 +25,7 @@ MOST_NAMES = 60  # across a panel; with more, names would overlap
 
 
 @dataclass
-class History:
+class PoolHistory:
     """The successive states of a pool, and the boundaries between them."""
 
     states: list[tuple[int, ...]] = field(default_factory=list)  # bytes of each of KINDS
@@ -54,7 +54,7 @@ class Recorder:
     horizontal axis."""
 
     pools: Sequence[Pool]
-    histories: dict[str, History]  # by the pool's name
+    histories: dict[str, PoolHistory]  # by the pool's name
 
     def changed(self, pool: Pool) -> None:
         for each in self.pools:
@@ -68,9 +68,9 @@ class Recorder:
 
 
 @contextmanager
-def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
+def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, PoolHistory]]:
     """Record a rank's pools inside the block. Yields a history for each, by name."""
-    recorder = Recorder(pools, {pool.name: History() for pool in pools})
+    recorder = Recorder(pools, {pool.name: PoolHistory() for pool in pools})
     recorder.changed(pools[0])
     for pool in pools:
         pool.watchers.append(recorder)
@@ -94,17 +94,14 @@ def format_of(path: str) -> str:
     return Path(path).suffix.removeprefix(".").lower()
 
 
-def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) -> bytes:
+def draw(histories: Sequence[Mapping[str, PoolHistory]], title: str, format: str) -> bytes:
     """A picture with a panel for each rank and pool. Ranks with the same history share a panel; pools that stay empty
     on all ranks have none. histories: by pool, in order of rank. The format is one of FORMATS."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = pyplot()
     from matplotlib.ticker import EngFormatter
 
     used = [pool for pool in histories[0] if any(any(state) for each in histories for state in each[pool].states)]
-    groups: list[tuple[History, str, list[int]]] = []
+    groups: list[tuple[PoolHistory, str, list[int]]] = []
     for pool, (rank, each) in itertools.product(used, enumerate(histories)):
         same = [ranks for other, name, ranks in groups if (other, name) == (each[pool], pool)]
         same[0].append(rank) if same else groups.append((each[pool], pool, [rank]))
@@ -145,7 +142,7 @@ def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) ->
     figure.suptitle(title + more, fontsize=10)
     handles, labels = panels[0, 0].get_legend_handles_labels()  # the same in each
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize=8)
-    return _saved(figure, format)
+    return saved(figure, format)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -160,10 +157,7 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
     """Draw where each array of a step lay in an arena, and when: for the last complete step, or, if the run has
     `failed` (the reason), for the step under way. The horizontal axis has the arrays, equally spaced, in order of
     arrival. The format is one of FORMATS."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = pyplot()
     from matplotlib.patches import Patch
     from matplotlib.ticker import EngFormatter
 
@@ -195,15 +189,12 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
     title = "Addresses of what a rank holds in a step: white is free"
     figure.suptitle("\n".join([title, *wrap(failed, 130)]), fontsize=10)
-    return _saved(figure, format)
+    return saved(figure, format)
 
 
 def draw_bars(bars: Mapping[str, int], title: str, format: str) -> bytes:
     """ZeRO's figure 8: the largest model of each configuration, by its parameters."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = pyplot()
     from matplotlib.ticker import EngFormatter
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
@@ -213,13 +204,22 @@ def draw_bars(bars: Mapping[str, int], title: str, format: str) -> bytes:
     axes.yaxis.set_major_formatter(EngFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=10)
-    return _saved(figure, format)
+    return saved(figure, format)
 
 
-def _saved(figure: Any, format: str) -> bytes:
-    from matplotlib import pyplot as plt
+def pyplot() -> Any:
+    """Matplotlib's pyplot, which draws into files. Ranks that draw nothing never import it."""
+    import matplotlib
 
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def saved(figure: Any, format: str) -> bytes:
+    """A finished figure as the content of a file."""
     picture = BytesIO()
     figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
+    pyplot().close(figure)
     return picture.getvalue()

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from minidist import Stopped
-from minidist.memory.arena import Arena, Block
+from minidist.memory.arena import AddressRange, Arena
 
 Array = np.ndarray
 
@@ -73,7 +73,7 @@ class Known(weakref.ref):
     key: int
     kind: str
     nbytes: int
-    block: Block | None  # where it lies, in a pool with addresses
+    block: AddressRange | None  # where it lies, in a pool with addresses
 
 
 class Pool:
@@ -210,7 +210,7 @@ class Pool:
             if total.now > total.peak:
                 total.peak = total.now
 
-    def _place(self, kind: str, nbytes: int) -> Block | None:
+    def _place(self, kind: str, nbytes: int) -> AddressRange | None:
         """A range of addresses, if the pool has addresses. Raises OutOfMemory if no hole is long enough."""
         if not self.arena:
             return None

@@ -21,7 +21,7 @@ from minidist.memory.pool import ALL, Pool
 SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's state, or the numbers of some rows
 
 
-class Witness:
+class MemoryWitness:
     """Compares all pools of a rank together with NumPy's account, which does not distinguish device and host. Tracing
     must have begun (`begin`) before the pools' first array was made. Boundaries are those of the first pool.
 

@@ -10,7 +10,6 @@ number of elements in its tag, which costs no byte and no message. A receiver th
 error.
 """
 
-import functools
 import pickle
 import sys
 from collections import Counter, defaultdict
@@ -22,14 +21,7 @@ from typing import Any
 import numpy as np
 
 from minidist.mpi import ROOMS
-from minidist.mpi.port import Arrival, Handle, Port
-
-# The position in this list is the dtype's code on the wire.
-DTYPES = (
-    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-)
-CODE_BITS = 4
+from minidist.mpi.port import DTYPES, Arrival, Handle, Port, count_limit, described, message_tag
 
 OWN = tuple(f"minidist.{room}" for room in ROOMS)
 
@@ -375,24 +367,6 @@ class Comm:
             return call(*arguments)
         finally:
             ledger.waiting = None
-
-
-@functools.lru_cache(maxsize=4096)  # every message needs it twice, and most messages have one of a few sizes
-def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
-    """The tag of a message of `size` elements; None for a dtype that cannot be sent (objects, byte-swapped numbers)."""
-    if dtype.name not in DTYPES or not dtype.isnative:
-        return None
-    return DTYPES.index(dtype.name) | min(size, count_limit(largest)) << CODE_BITS
-
-
-def described(tag: int) -> tuple[str, int]:
-    """The dtype's name and the number of elements in a tag. The limit stands for that many or more."""
-    return DTYPES[tag & (1 << CODE_BITS) - 1], tag >> CODE_BITS
-
-
-def count_limit(largest: int) -> int:
-    """The largest count in a tag up to `largest`: it stands for this many elements or more."""
-    return (largest >> CODE_BITS) - 1
 
 
 def caller(depth: int) -> str:

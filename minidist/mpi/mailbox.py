@@ -19,7 +19,7 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.port import Handle
 
 
-class Mail(NamedTuple):
+class Letter(NamedTuple):
     """What `poll` returns: the sender, the value, and the array that came with it."""
 
     source: int
@@ -30,7 +30,7 @@ class Mail(NamedTuple):
 UNDER_WAY = 4  # messages to one rank that MPI gets at a time: it has room for 64 from a process to all others
 
 
-class Mailbox:
+class NumberedMailbox:
     """Every rank has one mailbox per number. `post` puts a message into another rank's; `poll` looks into this rank's.
 
     Messages of one rank arrive in the order in which it posted them, except that one with a payload arrives when all of
@@ -44,15 +44,15 @@ class Mailbox:
 
     def __init__(self, comm: Comm, number: int) -> None:
         self.comm, self.port, self.number = comm, comm._port, number
-        self.own: deque[Mail] = deque()  # messages that this rank posted to itself
+        self.own: deque[Letter] = deque()  # messages that this rank posted to itself
         self.waiting: dict[int, deque[tuple[bytes, np.ndarray | None]]] = {}  # for each rank, in the order of posting
         self.sending: dict[int, list[Handle]] = {}
-        self.receiving: list[tuple[Handle, Mail]] = []  # payloads under way
+        self.receiving: list[tuple[Handle, Letter]] = []  # payloads under way
 
     def post(self, dest: int, message: Any, payload: np.ndarray | None = None) -> None:
         """Send; returns at once. The payload must not change until `pending` is empty."""
         if dest == self.comm.rank:
-            self.own.append(Mail(dest, message, payload))
+            self.own.append(Letter(dest, message, payload))
             return
         if not 0 <= dest < self.comm.size:
             raise self.comm._no_such_rank("post to", dest)
@@ -74,7 +74,7 @@ class Mailbox:
                 if array is not None:
                     sending.append(self.port.enclose(array, dest, self.number))
 
-    def poll(self) -> Mail | None:
+    def poll(self) -> Letter | None:
         """The next message that has arrived, from any rank; None if there is none now."""
         if self.own:
             return self.own.popleft()
@@ -83,11 +83,11 @@ class Mailbox:
             source, text = letter
             message, described = pickle.loads(text)
             if described is None:
-                return Mail(source, message, None)
+                return Letter(source, message, None)
             payload = np.empty(*described)
             self.comm.ledger.received += payload.nbytes
             handle = self.port.extract(self.comm._bytes(payload), source, self.number)
-            self.receiving.append((handle, Mail(source, message, payload)))
+            self.receiving.append((handle, Letter(source, message, payload)))
         for i, (handle, mail) in enumerate(self.receiving):
             if not self.port.unfinished([handle]):
                 del self.receiving[i]

@@ -4,6 +4,7 @@
 `minidist.mpi.over_mpi` has MPI's port.
 """
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,3 +85,31 @@ class Port(Protocol):
 
     def extract(self, out: np.ndarray, source: int, box: int) -> Handle:
         """Start receiving a letter's payload from `source`."""
+
+
+# ---- the tag of a message: its dtype and its number of elements ------------------------------------------------------
+
+# The position in this list is the dtype's code on the wire.
+DTYPES = (
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+CODE_BITS = 4
+
+
+@functools.lru_cache(maxsize=4096)  # every message needs it twice, and most messages have one of a few sizes
+def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
+    """The tag of a message of `size` elements; None for a dtype that cannot be sent (objects, byte-swapped numbers)."""
+    if dtype.name not in DTYPES or not dtype.isnative:
+        return None
+    return DTYPES.index(dtype.name) | min(size, count_limit(largest)) << CODE_BITS
+
+
+def described(tag: int) -> tuple[str, int]:
+    """The dtype's name and the number of elements in a tag. The limit stands for that many or more."""
+    return DTYPES[tag & (1 << CODE_BITS) - 1], tag >> CODE_BITS
+
+
+def count_limit(largest: int) -> int:
+    """The largest count in a tag up to `largest`: it stands for this many elements or more."""
+    return (largest >> CODE_BITS) - 1

@@ -135,7 +135,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
             heard.extend(os.read(words, 100))
         return bytes(heard)
 
-    watch = stops.Watch(rank, child, timeout, can_go_on)
+    watch = stops.StopDetector(rank, child, timeout, can_go_on)
 
     def hand_on(number: int, _: object) -> None:
         if number == signal.SIGINT and not words_so_far():

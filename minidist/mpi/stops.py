@@ -38,7 +38,7 @@ def timeout_in(arguments: list[str], default: float) -> float:
     return default if found is None else found
 
 
-class Watch:
+class StopDetector:
     """What the process behind a rank sees. timeout: seconds; 0: none."""
 
     def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:

@@ -14,7 +14,7 @@ from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival, Handle, Port
 
 
-class Witness:
+class WireWitness:
     """What one rank has sent and received. Peers are named by their rank in the world."""
 
     def __init__(self, ledger: Ledger, source: str) -> None:
@@ -36,16 +36,16 @@ class Witness:
         return frame.f_lineno if frame.f_back else 0
 
 
-def witnessed(comm: Comm, source: str) -> tuple[Comm, Witness]:
+def witnessed(comm: Comm, source: str) -> tuple[Comm, WireWitness]:
     """A second Comm over the same communicator, and the witness of what the program in the file `source` sends."""
-    witness = Witness(comm.ledger, source)
+    witness = WireWitness(comm.ledger, source)
     return Comm(cast(Port, WitnessedPort(comm._port, witness)), comm.ledger), witness
 
 
 class WitnessedPort:
     """A port in front of another one: it notes the payload that passes, and forwards every call."""
 
-    def __init__(self, port: Port, witness: Witness) -> None:
+    def __init__(self, port: Port, witness: WireWitness) -> None:
         self.port, self.witness = port, witness
 
     def __getattr__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ PIECE = 1 << 20  # bytes: a reducer asks for a region piece by piece, and each c
 
 
 @dataclass
-class Written:
+class WrittenPieces:
     """What has been written to a file: how many bytes, and the crc32 of each piece."""
 
     size: int = 0
@@ -36,7 +36,7 @@ class Written:
 
 def is_intact(path: Path, size: int, sums: list[int]) -> bool:
     """Whether a file holds what was written to it. If that was nothing, there need not be a file."""
-    found = Written()
+    found = WrittenPieces()
     try:
         with open_regular(str(path)) as file:
             if os.fstat(file.fileno()).st_size != size:

@@ -19,10 +19,10 @@ from typing import Any
 
 from minidist.cli.tables import print_table
 from minidist.mpi import environment
-from minidist.mpi.mailbox import Mail
+from minidist.mpi.mailbox import Letter
 from minidist.mr import messages
 from minidist.mr.jobs import Sort
-from minidist.mr.plan import Plan, Result, TaskName
+from minidist.mr.plan import Plan, TaskName, TaskResult
 from minidist.mr.report import EndedJob
 from minidist.mr.tasks import Tasks
 from minidist.mr.watch import MasterPeer
@@ -52,14 +52,14 @@ class Box:
     """A mailbox between the master and simulated workers."""
 
     def __init__(self) -> None:
-        self.mail: deque[Mail] = deque()
+        self.mail: deque[Letter] = deque()
 
-    def poll(self) -> Mail | None:
+    def poll(self) -> Letter | None:
         return self.mail.popleft() if self.mail else None
 
     def post(self, rank: int, message: Any) -> None:
         if not isinstance(message, messages.Ping):
-            self.mail.append(Mail(rank, message, None))
+            self.mail.append(Letter(rank, message, None))
 
     def push(self) -> None:
         """Do nothing: `post` delivers at once."""
@@ -86,7 +86,7 @@ def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float,
     workers, to_master, to_workers = range(1, WORKERS + 1), Box(), Box()
     tasks = Tasks(plan, [[] for _ in range(MAPS)], workers)
     master = make_master(plan, workers, tasks, to_master, to_workers, lambda: now)
-    done = {"map": Result([0] * REDUCES, *Result.empty()[1:]), "reduce": Result.empty()}
+    done = {"map": TaskResult([0] * REDUCES, *TaskResult.empty()[1:]), "reduce": TaskResult.empty()}
     under_way: list[tuple[float, int, int, TaskName]] = []  # (when it will be done, order, worker, task)
     dropped: set[tuple[int, TaskName]] = set()
     for worker in workers:
@@ -103,7 +103,7 @@ def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float,
                     dropped.discard((worker, name))
                     end = now + seconds_of(name) * case.slow.get(worker, 1.0)
                     heapq.heappush(under_way, (end, next(order), worker, name))
-                case messages.Drop(name):
+                case messages.DropTask(name):
                     dropped.add((worker, name))
                     to_master.post(worker, messages.Dropped(name, 0.0))
                 case messages.End():
@@ -114,7 +114,7 @@ def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float,
         while under_way and under_way[0][0] <= now:
             _, _, worker, name = heapq.heappop(under_way)
             if (worker, name) not in dropped and now < case.killed.get(worker, math.inf):
-                to_master.post(worker, messages.Done(name, done[name[0]]))
+                to_master.post(worker, messages.TaskDone(name, done[name[0]]))
     assert master.outcome
     assert master.ended
     return master.ended, master.outcome
@@ -138,7 +138,7 @@ PRINTED = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseMeans:
     """The result of a case, on average."""
 
     seconds: float
@@ -147,7 +147,7 @@ class Row:
     near: float  # the part of the maps that began on a machine with a copy of their split
 
     @classmethod
-    def of(cls, make_master: Callable[..., MasterPeer], cases: list[Case]) -> "Row":
+    def of(cls, make_master: Callable[..., MasterPeer], cases: list[Case]) -> "CaseMeans":
         seconds, outcomes = zip(*(simulate(make_master, case) for case in cases), strict=True)
         near, first = (sum(o.count("assigned", *where) for o in outcomes) for where in (("near",), ("near", "far")))
         again, backups = (sum(o.count(*what) for o in outcomes) for what in (("again",), ("assigned", "backup")))
@@ -158,7 +158,7 @@ def print_cluster(make_master: Callable[..., MasterPeer]) -> None:
     """Print the table: each case next to the paper's figures for its cluster."""
     if environment.rank():
         return
-    rows = {name: Row.of(make_master, cases) for name, cases in CASES.items()}
+    rows = {name: CaseMeans.of(make_master, cases) for name, cases in CASES.items()}
     least = rows["all is well"].seconds
     print("A tenth of the paper's sort (section 5.3):")
     print(f"W = {WORKERS} workers, M = {MAPS} maps, R = {REDUCES} reduces")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minidist.files import lock, make_own_folder, on_disk, replacing, sweep
 from minidist.mr.files import place_in, region
-from minidist.mr.plan import Plan, Result, TaskName, read_result
+from minidist.mr.plan import Plan, TaskName, TaskResult, read_result
 
 
 class Disk:
@@ -43,7 +43,7 @@ class Disk:
                         entry.rename(self.folder / entry.name)
                 self.remove(folder)
 
-    def kept_results(self, reducers: int) -> dict[int, Result | None]:
+    def kept_results(self, reducers: int) -> dict[int, TaskResult | None]:
         """The results of the maps whose output is here from an earlier run; None if it is damaged."""
         results = {}
         for entry in self.folder.iterdir():
@@ -81,7 +81,7 @@ class Disk:
                 file.flush()
                 self.moved["output written"] += place_in(file)
 
-    def note(self, path: Path, task: TaskName, result: Result) -> None:
+    def note(self, path: Path, task: TaskName, result: TaskResult) -> None:
         """Write what a task has counted, unsynced: a task whose note is lost is done again. Another worker may write
         the same note."""
         text = result.note(task)

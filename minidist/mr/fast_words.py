@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minidist.mr.files import SPECIAL, Block, write_pair
+from minidist.mr.files import SPECIAL, LineBlock, write_pair
 from minidist.mr.jobs import WORD, WordCount, matches
 
 
 class FastWordCount(WordCount):
     """WordCount, for jobs with a combiner."""
 
-    def records(self, block: Block) -> Iterator[tuple[int, str]]:
+    def records(self, block: LineBlock) -> Iterator[tuple[int, str]]:
         """All lines of a block as one record."""
         yield block.offset, block.text
 

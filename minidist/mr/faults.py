@@ -28,9 +28,9 @@ from typing import Any
 
 from minidist import UsageError, unix
 from minidist.mpi.comm import Comm
-from minidist.mpi.mailbox import Mail, Mailbox
+from minidist.mpi.mailbox import Letter, NumberedMailbox
 from minidist.mr.disk import Disk
-from minidist.mr.messages import IDLE, MASTER, Do, Done, Drop, End
+from minidist.mr.messages import IDLE, MASTER, Do, DropTask, End, TaskDone
 from minidist.mr.plan import Plan
 from minidist.mr.report import EndedJob
 
@@ -47,7 +47,7 @@ class Faults:
     kills: set[tuple[str, int]] = field(default_factory=set)
     passed: Counter[str] = field(default_factory=Counter)  # how often this rank has reached a point
 
-    def mailbox(self, comm: Comm, number: int) -> Mailbox:
+    def mailbox(self, comm: Comm, number: int) -> NumberedMailbox:
         """The master's mailbox, or a worker's."""
         if number == MASTER:
             return MasterMailbox(self, comm, number)
@@ -90,21 +90,21 @@ class Faults:
             os.kill(os.getpid(), unix.KILL)
 
 
-class MasterMailbox(Mailbox):
+class MasterMailbox(NumberedMailbox):
     """The master's mailbox: a task that is done may be the POINT at which the job is killed."""
 
     def __init__(self, faults: Faults, comm: Comm, number: int) -> None:
         super().__init__(comm, number)
         self.faults = faults
 
-    def poll(self) -> Mail | None:
+    def poll(self) -> Letter | None:
         mail = super().poll()
-        if mail is not None and isinstance(mail.message, Done):
+        if mail is not None and isinstance(mail.message, TaskDone):
             self.faults.reach(mail.message.task[0])
         return mail
 
 
-class WorkerMailbox(Mailbox):
+class WorkerMailbox(NumberedMailbox):
     """The mailbox of a slow machine, or of one that stops answering."""
 
     def __init__(self, factor: float, comm: Comm, number: int) -> None:
@@ -113,13 +113,13 @@ class WorkerMailbox(Mailbox):
         self.given: Counter[str] = Counter()  # kind -> number of tasks
         self.awake, self.debt = time.monotonic(), 0.0  # seconds that a slower machine would still be at work
 
-    def poll(self) -> Mail | None:
+    def poll(self) -> Letter | None:
         """Take a message as usual; a slower machine looks for one later, when it would have finished its work."""
         self.debt += (self.factor - 1) * (time.monotonic() - self.awake)
         while (mail := super().poll()) is None and self.debt > 0:
             time.sleep(min(self.debt, 0.005))
             self.debt -= 0.005
-        if mail is not None and isinstance(mail.message, Do | Drop | End):
+        if mail is not None and isinstance(mail.message, Do | DropTask | End):
             self.debt = 0.0
             if isinstance(mail.message, Do):
                 self.given[mail.message.task[0]] += 1

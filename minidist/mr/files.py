@@ -35,7 +35,7 @@ SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower
 
 
 @dataclass(frozen=True)
-class Piece:
+class InputPiece:
     """Bytes `start` to `end` of a file; each is the beginning of a line, or the end of the file."""
 
     path: str
@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Block:
+class LineBlock:
     """Some whole lines of a file."""
 
     document: str
@@ -103,7 +103,7 @@ def next_line(path: str, size: int, offset: int) -> int:
     return size
 
 
-def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[Block]:
+def blocks(pieces: Sequence[InputPiece], size: int, moved: Counter[str]) -> Iterator[LineBlock]:
     """The lines of a split, about `size` bytes at a time; a line that is longer comes whole. Added to `moved`: bytes of
     input, and those that the file's buffer has read ahead."""
     for piece in pieces:
@@ -116,7 +116,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
                         data += file.readline()
                     if not data:
                         raise OSError("it has become shorter while it was read")
-                    yield Block(piece.document, offset, data, data.decode(errors="replace"))
+                    yield LineBlock(piece.document, offset, data, data.decode(errors="replace"))
                     offset += len(data)
             finally:
                 moved["input read"] += offset - piece.start
@@ -126,27 +126,6 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
 def place_in(file: IO[Any]) -> int:
     """The kernel's position in a file. When a file is read, it may be ahead of the reader, because of the buffer."""
     return os.lseek(file.fileno(), 0, os.SEEK_CUR)
-
-
-def line_number(path: str, offset: int) -> int:
-    """The number of the line that begins at this byte, from 1."""
-    count = 1
-    with open(path, "rb") as file:
-        while offset > 0:
-            chunk = file.read(min(offset, 1 << 20))
-            count += chunk.count(b"\n")
-            offset -= len(chunk) or offset
-    return count
-
-
-def text_of(path: str, offset: int) -> list[str]:
-    """The beginning of the line at this byte; nothing if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
-    except OSError:
-        return []
 
 
 def sample(files: Sequence[tuple[str, int]], lines: int) -> list[str]:

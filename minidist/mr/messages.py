@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
-from minidist.mr.plan import Record, Result, TaskName
+from minidist.mr.plan import Record, TaskName, TaskResult
 
 MASTER, WORKERS = 0, 1  # the numbers of their mailboxes
 IDLE = 0.001  # seconds of sleep for a rank that has nothing to do, so that it leaves the core to one that has
 
 
-class Place(NamedTuple):
+class PieceId(NamedTuple):
     """Where a piece of a region begins: reduce r, map m, offset."""
 
     r: int
@@ -27,19 +27,19 @@ class Do(NamedTuple):
     skip: dict[Record, str]  # records to leave out, and why
 
 
-class Drop(NamedTuple):
+class DropTask(NamedTuple):
     """Another worker has finished this task."""
 
     task: TaskName
 
 
-class Lost(NamedTuple):
+class OutputLost(NamedTuple):
     """The output of these maps is lost: they will be done again (section 3.3)."""
 
     maps: list[int]
 
 
-class Moved(NamedTuple):
+class OutputMoved(NamedTuple):
     """Map m has been done; this worker has its regions, of these sizes in bytes."""
 
     m: int
@@ -69,7 +69,7 @@ class Leave(NamedTuple):
 class Hello(NamedTuple):
     """I am here, with the output of these maps from an earlier run; None: it is damaged."""
 
-    held: dict[int, Result | None]
+    held: dict[int, TaskResult | None]
 
 
 class Pong(NamedTuple):
@@ -78,11 +78,11 @@ class Pong(NamedTuple):
     sent: int
 
 
-class Done(NamedTuple):
+class TaskDone(NamedTuple):
     """A task is done."""
 
     task: TaskName
-    result: Result
+    result: TaskResult
 
 
 class Failed(NamedTuple):
@@ -125,11 +125,11 @@ class Drained(NamedTuple):
 class Fetch(NamedTuple):
     """Let me have this piece of a region."""
 
-    place: Place
+    place: PieceId
     nbytes: int
 
 
 class Region(NamedTuple):
     """Here it is, with the bytes as payload."""
 
-    place: Place
+    place: PieceId

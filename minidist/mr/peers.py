@@ -25,15 +25,15 @@ import numpy as np
 
 from minidist import FileFailed, unix
 from minidist.memory.kernel import AUDIT, Kernel
-from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.mailbox import NumberedMailbox
 from minidist.mpi.output import no_memory
 from minidist.mr import messages
 from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
 from minidist.mr.files import JobError, blocks, region
 from minidist.mr.last_gasp import LastGasp
-from minidist.mr.messages import IDLE, Place
-from minidist.mr.plan import Plan, Record, Result, TaskName
+from minidist.mr.messages import IDLE, PieceId
+from minidist.mr.plan import Plan, Record, TaskName, TaskResult
 from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, explain_silence
 
@@ -49,14 +49,14 @@ class Abandoned(Exception):
 class WorkerPeer:
     """A worker takes tasks, answers messages, and sends its map output to the others."""
 
-    def __init__(self, plan: Plan, rank: int, disk: Disk, inbox: Mailbox, to_master: Mailbox) -> None:
+    def __init__(self, plan: Plan, rank: int, disk: Disk, inbox: NumberedMailbox, to_master: NumberedMailbox) -> None:
         self.plan, self.job, self.rank = plan, plan.job, rank
         self.disk, self.inbox, self.to_master = disk, inbox, to_master
         self.queue: deque[Attempt] = deque()
         self.unwanted: set[TaskName] = set()
         self.reduces: list[Attempt] = []  # in progress or about to be
-        self.asked: dict[Place, int] = {}  # the pieces that the current reduce waits for, and the workers asked
-        self.arrived: dict[Place, bytes] = {}
+        self.asked: dict[PieceId, int] = {}  # the pieces that the current reduce waits for, and the workers asked
+        self.arrived: dict[PieceId, bytes] = {}
         self.ended = self.drained = self.stalled = False
         self.lost: set[int] = set()  # workers that will never take what is sent to them
         self.outcome: EndedJob | None = None  # the job's result, when it is over
@@ -109,7 +109,7 @@ class WorkerPeer:
             if attempt.name[0] == "map":
                 self.sums[attempt.number] = result.sums
             self.tell_master(messages.Pong(self.sent))
-            self.tell_master(messages.Done(attempt.name, result))
+            self.tell_master(messages.TaskDone(attempt.name, result))
         self.gasp.leave()
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
 
@@ -130,10 +130,10 @@ class WorkerPeer:
 
     # What the tasks are: see `minidist.mapreduce`.
 
-    def map(self, attempt: Attempt) -> Result:
+    def map(self, attempt: Attempt) -> TaskResult:
         raise NotImplementedError
 
-    def reduce(self, attempt: Attempt) -> Result:
+    def reduce(self, attempt: Attempt) -> TaskResult:
         raise NotImplementedError
 
     # ---- what a worker does while it works ---------------------------------------------------------------------------
@@ -169,16 +169,16 @@ class WorkerPeer:
                     self.queue.append(Attempt(task, source, skip, self.gasp))
                     if task[0] == "reduce":
                         self.reduces.append(self.queue[-1])
-                case messages.Drop(task):
+                case messages.DropTask(task):
                     self.unwanted.add(task)
-                case messages.Lost(maps):
+                case messages.OutputLost(maps):
                     self.stalled = False
                     for attempt, m in itertools.product(self.reduces, maps):
                         attempt.source[m] = (NOWHERE, attempt.source[m][1])
                     for place in self.asked.keys() - self.arrived.keys():
                         if place.m in maps:  # ask again, even if the same worker has it next
                             self.asked[place] = NOWHERE
-                case messages.Moved(m, worker, sizes):
+                case messages.OutputMoved(m, worker, sizes):
                     for attempt in self.reduces:
                         attempt.source[m] = (worker, sizes[attempt.number])
                 case messages.Ping() if not self.drained:
@@ -201,7 +201,7 @@ class WorkerPeer:
                         self.write_account(Path(self.audited, f"{self.rank}.disk.json"))
         return busy
 
-    def read_region(self, place: Place, nbytes: int) -> bytes:
+    def read_region(self, place: PieceId, nbytes: int) -> bytes:
         """A piece of a region that a map of this worker has written. Raises FileFailed if it is lost or damaged."""
         path = region(self.map_folder(place.m), place.r)
         data = self.disk.read(path, place.offset, nbytes)

@@ -26,7 +26,7 @@ from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
 from minidist.mr.checksums import is_intact, read_note, seal_note
-from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
+from minidist.mr.files import SPLIT, LineBlock, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
 MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # tasks of a kind, and region files (M times R): one disk has to hold them
@@ -35,7 +35,7 @@ TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
 
 
-class Result(NamedTuple):
+class TaskResult(NamedTuple):
     """The result of a task."""
 
     sizes: list[int]  # bytes of the files that it left: R regions of a map, the part of a reduce
@@ -45,7 +45,7 @@ class Result(NamedTuple):
     sums: Sequence[list[int]] = ()  # of each of these files: the checksums of its pieces
 
     @classmethod
-    def empty(cls) -> "Result":
+    def empty(cls) -> "TaskResult":
         return cls([], Counter(), Counter(), [])
 
     def note(self, task: TaskName) -> str:
@@ -90,7 +90,7 @@ class Plan:
         self.combine = self.combine and getattr(self.job, "combine", None) is not None
         self.block = min(max(self.memory // 16, 64 << 10), 4 * MB)  # bytes of input that a worker takes at a time
         self.own_partition = getattr(self.job, "partition", None)
-        self.records = getattr(self.job, "records", Block.lines)  # what is a record of a block (section 4.4)
+        self.records = getattr(self.job, "records", LineBlock.lines)  # what is a record of a block (section 4.4)
         self.measure = getattr(self.job, "measure", pairs_and_bytes)
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
@@ -227,7 +227,7 @@ class Plan:
         """The file with the note of a committed reduce: what it has counted."""
         return self.folder / f"reduce-{r:05}.json"
 
-    def committed(self) -> dict[int, Result | None]:
+    def committed(self) -> dict[int, TaskResult | None]:
         """The results of reduces that an earlier run committed; None if the output or its note is damaged."""
         there = [r for r in range(self.reducers) if os.path.lexists(self.part(r))]
         return {r: read_result(self.counts_path(r), ("reduce", r), [self.part(r)]) for r in there}
@@ -239,7 +239,7 @@ class Plan:
 
     def end(self, left_out: int) -> None:
         """Remove all but the note that says which job the parts belong to. One rank calls it, at the very end."""
-        results = [read_result(self.counts_path(r), ("reduce", r)) or Result.empty() for r in range(self.reducers)]
+        results = [read_result(self.counts_path(r), ("reduce", r)) or TaskResult.empty() for r in range(self.reducers)]
         parts = [[*result.sizes, *result.sums] or [-1, []] for result in results]
         self.write_job(token="", finished=True, left_out=left_out, parts=parts)
         for entry in self.folder.iterdir():
@@ -263,7 +263,7 @@ def check_folder(option: str, folder: Path) -> None:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
 
 
-def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> Result | None:
+def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> TaskResult | None:
     """The result in a task's note; None if the note or the task's files are missing or damaged."""
     try:
         document = read_note(path)
@@ -271,7 +271,7 @@ def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> Resul
         return None
     if document.pop("task", None) != [*task]:
         return None
-    found = Result(**document)
+    found = TaskResult(**document)
     bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in found.left_out]
     result = found._replace(stats=Counter(found.stats), counters=Counter(found.counters), left_out=bad)
     return result if result.describes(files) else None

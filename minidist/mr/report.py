@@ -12,14 +12,13 @@ from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.screen import print_claims
 from minidist.cli.paths import write_json
 from minidist.cli.progress import StatusLine
-from minidist.mr.files import line_number, text_of
 from minidist.mr.plan import MB, Plan, Record
 from minidist.mr.tasks import Failure, Tasks
 from minidist.papers.mapreduce import decisions
 
 
 @dataclass(frozen=True)
-class Event:
+class LogEvent:
     """An event: something that the master did or noticed."""
 
     seconds: float  # since the master began
@@ -79,18 +78,39 @@ def describe(record: Record) -> str:
         return f"the line at byte {offset} of {document}"
 
 
+def line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at this byte, from 1."""
+    count = 1
+    with open(path, "rb") as file:
+        while offset > 0:
+            chunk = file.read(min(offset, 1 << 20))
+            count += chunk.count(b"\n")
+            offset -= len(chunk) or offset
+    return count
+
+
+def text_of(path: str, offset: int) -> list[str]:
+    """The beginning of the line at this byte; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
+    except OSError:
+        return []
+
+
 class Events:
     """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
 
     def __init__(self, plan: Plan, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.list: list[Event] = []
+        self.list: list[LogEvent] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
         self.clock, self.begun, self.log, self.shown, self.workers = clock, clock(), plan.log, plan.shown, workers
         self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
     def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
-        event = Event(self.clock() - self.begun, what, *task, worker, detail)
+        event = LogEvent(self.clock() - self.begun, what, *task, worker, detail)
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
@@ -123,7 +143,7 @@ class Events:
 class EndedJob:
     """What the master knows when all is done."""
 
-    events: list[Event]
+    events: list[LogEvent]
     saved: float  # seconds, thanks to backup tasks
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
@@ -176,7 +196,7 @@ def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
     return made
 
 
-def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
+def failures(events: Sequence[LogEvent]) -> tuple[Counter[str], Counter[str]]:
     """Tasks that must be done again because of lost workers, by section 3.3, and those that were done again for it.
 
     The first follows from what each worker had done or begun when it was lost; the second, from later assignments.

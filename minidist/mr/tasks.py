@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist.mr.checksums import Written
-from minidist.mr.files import Piece
+from minidist.mr.checksums import WrittenPieces
+from minidist.mr.files import InputPiece
 from minidist.mr.last_gasp import LastGasp
-from minidist.mr.plan import Plan, Record, Result, TaskName
+from minidist.mr.plan import Plan, Record, TaskName, TaskResult
 
 NOWHERE = -1  # no worker has this region: it was lost with its worker
 PATIENCE = 5  # timeouts that the last worker gets: no other worker could do its work
@@ -39,12 +39,12 @@ class Task:
     """A task: idle, in progress (`running`), or done."""
 
     name: TaskName
-    split: list[Piece] = field(default_factory=list)  # of a map
+    split: list[InputPiece] = field(default_factory=list)  # of a map
     near: list[int] = field(default_factory=list)  # workers that have the split on their own disk (section 3.4)
     running: dict[int, float] = field(default_factory=dict)  # worker -> when it began
     done: bool = False
     worker: int = NOWHERE  # the one that has done it, and holds a map's output
-    result: Result = field(default_factory=Result.empty)
+    result: TaskResult = field(default_factory=TaskResult.empty)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
     lost_by: set[int] = field(default_factory=set)  # workers that had done it, and could not read their output any more
     refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
@@ -54,7 +54,7 @@ class Task:
 class Tasks:
     """All M + R tasks, the idle ones, and those that each worker is running."""
 
-    def __init__(self, plan: Plan, splits: Sequence[list[Piece]], workers: Iterable[int]) -> None:
+    def __init__(self, plan: Plan, splits: Sequence[list[InputPiece]], workers: Iterable[int]) -> None:
         self.map = [Task(("map", m), split, plan.workers_near(m, workers)) for m, split in enumerate(splits)]
         self.reduce = [Task(("reduce", r)) for r in range(plan.reducers)]
         self.idle = {"map": {task.name: task for task in self.map}, "reduce": {task.name: task for task in self.reduce}}
@@ -95,7 +95,7 @@ class Tasks:
             self.doing[worker].remove(task)
         return task.running.pop(worker, None)
 
-    def finish(self, task: Task, worker: int, result: Result, now: float) -> bool:
+    def finish(self, task: Task, worker: int, result: TaskResult, now: float) -> bool:
         """A task is done. Returns whether it was idle: then no worker was known to run it."""
         kind, since = task.name[0], self.release(task, worker)
         if since is not None:
@@ -146,7 +146,7 @@ class Attempt:
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
     left_out: list[tuple[Record, str]] = field(default_factory=list)
-    written: defaultdict[int, Written] = field(default_factory=lambda: defaultdict(Written))  # its files
+    written: defaultdict[int, WrittenPieces] = field(default_factory=lambda: defaultdict(WrittenPieces))  # its files
 
     @property
     def number(self) -> int:
@@ -198,8 +198,8 @@ class Attempt:
         self.written[i].add(data)
         return data
 
-    def result(self, files: int) -> Result:
+    def result(self, files: int) -> TaskResult:
         """The attempt's result: this number of files, and what it has counted."""
         written = [self.written[i] for i in range(files)]
         sizes, sums = [each.size for each in written], [each.sums for each in written]
-        return Result(sizes, self.stats, self.counters, self.left_out, sums)
+        return TaskResult(sizes, self.stats, self.counters, self.left_out, sums)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.mailbox import NumberedMailbox
 from minidist.mr import last_gasp, messages
-from minidist.mr.plan import Plan, Record, Result, TaskName
+from minidist.mr.plan import Plan, Record, TaskName, TaskResult
 from minidist.mr.report import EndedJob, Events
 from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, explain_silence
 
@@ -25,8 +25,8 @@ class MasterPeer:
         plan: Plan,
         workers: range,
         tasks: Tasks,
-        inbox: Mailbox,
-        outbox: Mailbox,
+        inbox: NumberedMailbox,
+        outbox: NumberedMailbox,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan, self.workers, self.tasks, self.inbox, self.outbox = plan, workers, tasks, inbox, outbox
@@ -52,7 +52,7 @@ class MasterPeer:
     def hand_out(self) -> None:
         raise NotImplementedError
 
-    def complete(self, task: Task, worker: int, result: Result) -> None:
+    def complete(self, task: Task, worker: int, result: TaskResult) -> None:
         raise NotImplementedError
 
     def lose(self, worker: int) -> None:
@@ -111,7 +111,7 @@ class MasterPeer:
                         self.events.note("damaged", ("map", m), worker)
                     else:
                         self.hear_result(self.tasks.map[m], worker, result)
-            case messages.Done(name, result):
+            case messages.TaskDone(name, result):
                 self.hear_result(self.tasks[name], worker, result)
             case messages.Failed(name, record, explanation, machine):
                 self.events.note("failed", name, worker, record)
@@ -130,7 +130,7 @@ class MasterPeer:
         for worker in workers:
             self.outbox.post(worker, message)
 
-    def hear_result(self, task: Task, worker: int, result: Result) -> None:
+    def hear_result(self, task: Task, worker: int, result: TaskResult) -> None:
         """If another worker has already done the task, this result and its counters are ignored (4.9)."""
         if task.done:
             self.tasks.release(task, worker)

@@ -47,13 +47,18 @@ class Span:
 
     def of(self, rank: int) -> Array:
         """All positions of a rank, rising."""
-        n, everything = self.ranks, np.arange(self.length)
+        n = self.ranks
         if self.how == "striped":
-            return everything[rank::n]
+            return np.arange(rank, self.length, n)
         if self.how == "contiguous":
-            return np.array_split(everything, n)[rank]
-        chunks = np.array_split(everything, 2 * n)
-        return np.concatenate([chunks[rank], chunks[2 * n - 1 - rank]])
+            return self.chunk(n, rank)
+        return np.concatenate([self.chunk(2 * n, rank), self.chunk(2 * n, 2 * n - 1 - rank)])
+
+    def chunk(self, n: int, i: int) -> Array:
+        """The i-th of n chunks of the sequence: the first `length` mod n chunks are one position longer."""
+        short, longer = divmod(self.length, n)
+        start = i * short + min(i, longer)
+        return np.arange(start, start + short + (i < longer))
 
     @property
     def here(self) -> Array:
@@ -161,7 +166,7 @@ class Hidden:
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
 
 
-class Drop(NamedTuple):
+class ProbabilityDropout(NamedTuple):
     """Dropout of probabilities: one stays, divided by 1-p, if the mask (Tk, B, Hkv, G, Tq) is true."""
 
     mask: Array
@@ -173,18 +178,18 @@ class Drop(NamedTuple):
         left *= 1 / (1 - self.p)
         return left
 
-    def of(self, keys: Array) -> "Drop":
+    def of(self, keys: Array) -> "ProbabilityDropout":
         """The dropout for some of these keys."""
-        return Drop(self.mask[keys], self.p)
+        return ProbabilityDropout(self.mask[keys], self.p)
 
 
-class Kept:
+class SavedProbabilities:
     """Keeps all probabilities, tile after tile; with dropout also its mask and result: Korthikanti's 5as²b bytes."""
 
     def __init__(self, prob: Array, dropped: Array, mask: Array | None, p: float) -> None:
         """prob, dropped (B·H·T²,): before and after dropout; one array without it. mask: (T keys, B, Hkv, G, T)."""
         self.prob, self.dropped = prob, dropped
-        self.dropout = None if mask is None else Drop(mask, p)
+        self.dropout = None if mask is None else ProbabilityDropout(mask, p)
 
     def room(self, tile: Tile) -> Array:
         """The room for a tile's probabilities."""
@@ -210,11 +215,11 @@ class Kept:
         dp -= np.einsum("kbhgq,kbhgq->bhgq", dp, prob)
 
 
-class Again:
+class SavedStatistics:
     """Computes probabilities again. It keeps only, over all keys, lse and dot = Σ dy·y, which is Σ dp p, also with
     dropout (FlashAttention-2, section 3.1)."""
 
-    def __init__(self, lse: Array, dot: Array, drop: Drop | None = None) -> None:
+    def __init__(self, lse: Array, dot: Array, drop: ProbabilityDropout | None = None) -> None:
         self.lse, self.dot, self.dropout = lse, dot, drop
 
     def find(self, tile: Tile, hidden: Hidden, q: Array, k: Array) -> tuple[Array, Array]:
@@ -234,12 +239,13 @@ class Again:
 
 def attend(
     q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
-    kept: Kept | None = None, see: Callable[[int], None] | None = None, drop: Drop | None = None,
+    kept: SavedProbabilities | None = None, on_tile: Callable[[int], None] | None = None,
+    drop: ProbabilityDropout | None = None,
 ) -> Array:  # fmt: skip
     """Write softmax(q kᵀ/√D) v into y. A query that sees none of these keys gets zeros. Returns lse, -inf for such a
     query, if the probabilities are not kept.
 
-    see: called with the number of pairs of query and key in each tile that has been computed.
+    on_tile: called with the number of pairs of query and key in each tile that has been computed.
     drop: dropout of probabilities that are not kept.
     """
     lse = np.empty(q.shape[:-1], q.dtype)
@@ -260,8 +266,8 @@ def attend(
             if drop:
                 drop(tile, prob, out=prob)
             product(prob.transpose(1, 2, 3, 4, 0), v[tile.keys], y[tile.queries])  # (.., t, seen) x (.., seen, D)
-            if see:
-                see(hidden.pairs(tile))
+            if on_tile:
+                on_tile(hidden.pairs(tile))
     return lse
 
 
@@ -275,12 +281,12 @@ def merge(y: Array, lse: Array, other: Array, other_lse: Array) -> Array:
 
 
 def attend_back(
-    dy: Array, q: Array, k: Array, v: Array, at_q: Array, at_k: Array, known: Kept | Again,
+    dy: Array, q: Array, k: Array, v: Array, at_q: Array, at_k: Array, known: SavedProbabilities | SavedStatistics,
     dq: Array, dk: Array, dv: Array,
 ) -> None:  # fmt: skip
     """Write into dq, dk and dv what these keys contribute. `known` covers all keys that the queries see."""
     hidden = Hidden(at_q, at_k, q.dtype)
-    for tile in tiles(q, at_q, at_k, WIDTH if isinstance(known, Kept) else NARROW):
+    for tile in tiles(q, at_q, at_k, WIDTH if isinstance(known, SavedProbabilities) else NARROW):
         prob, dropped = known.find(tile, hidden, q, k)  # (seen, b, h, G, t)
         _add(dv, tile, dropped, dy)
         ds = np.empty_like(prob)

@@ -33,18 +33,25 @@ class Flat:
         self.device: Any = None  # the pool that holds its whole arrays while they exist
         # How often it is read: set by the engine whose units read it.
         self.readers = 0  # units of this rank that read it
-        self.to_come = 0  # their backwards until the gradient is complete
+        self.backwards_done = 0  # their backwards so far, of those that complete its gradient
         self.seen: set[int] | None = None  # if wanted: fingerprints of the values that were bound
         # Held permanently:
         self.param: Array  # parameters as stored: all of them, or this rank's shard
         self.grad: Array  # gradients, likewise
         self.master: Array  # what the optimizer updates, for the piece that this rank owns
         self.moments: list[Array]  # and its state
+        self.added: dict[str, Array] = {}  # what a method adds, for the same piece, by name
         # Held in passing, whole (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)
         self.bucket: Array | None = None  # the gradient to be reduced, where `grad` is only a shard (ZeRO-2)
         self.values: Array | None = None  # parameters as arithmetic sees them, between bind and release
-        self.slopes: Array | None = None  # the gradient as the backward writes it
+        self.raw_grad: Array | None = None  # the gradient as the backward writes it
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """All that a checkpoint has of it, by what comes before a parameter's name there."""
+        moments = {f"moment{i}/": moment for i, moment in enumerate(self.moments, 1)}
+        return {"": self.master, **moments, **{f"{name}/": array for name, array in self.added.items()}}
 
     def divide(self, comm: Any) -> None:
         """Let the ranks of `comm` hold the same values, or a shard of them each."""
@@ -70,27 +77,27 @@ class Flat:
             offset += parameter.size
         return pairs
 
-    def bind(self, values: Array | None, slopes: Array | None = None) -> None:
-        """Let the parameters see these values (padded,), and for a backward write their gradients into `slopes`: zeros.
-        Gradients of matrices that come after the rest of a backward need no values: None."""
-        self.values, self.slopes = values, slopes
+    def bind(self, values: Array | None, raw_grad: Array | None = None) -> None:
+        """Let the parameters see these values (padded,), and for a backward write their gradients into `raw_grad`,
+        zeros. Gradients of matrices that come after the rest of a backward need no values: None."""
+        self.values, self.raw_grad = values, raw_grad
         if values is not None:
             if self.seen is not None:
                 self.seen.add(fingerprint(values))
             for parameter, view in self.views(values):
                 parameter.bind(view)
-        if slopes is not None:
-            for parameter, view in self.views(slopes):
+        if raw_grad is not None:
+            for parameter, view in self.views(raw_grad):
                 parameter.bind_gradient(view)
 
     def collect(self, grad: Array) -> None:
         """Add the gradient that the backward has written to `grad` (padded,), rounded to how gradients are stored."""
-        assert self.slopes is not None
-        np.add(grad, self.slopes, out=grad, casting="same_kind")
+        assert self.raw_grad is not None
+        np.add(grad, self.raw_grad, out=grad, casting="same_kind")
 
     def release(self) -> None:
         """Take values and gradients away again; using a parameter after that raises Released with its name."""
-        self.values = self.slopes = None
+        self.values = self.raw_grad = None
         for parameter in self.parameters:
             parameter.release()
 

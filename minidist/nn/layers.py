@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,23 @@ from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 
-def micro_batches(x: Array, y: Array, n: int) -> list[tuple[Array, Array]]:
+class Tokens(Protocol):
+    """Sequences (B, T) of token numbers: an array, or what is read only when rows of it are needed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...  # a slice, or their numbers
+
+    def __array__(self) -> Array: ...
+
+
+def micro_batches(x: Tokens, y: Tokens, n: int) -> list[tuple[Tokens, Tokens]]:
     """Cut inputs and targets into n consecutive micro-batches of equally many rows."""
     b, rest = divmod(len(x), n)
     if rest:
@@ -49,11 +65,11 @@ class Batch:
         """The positions of these tokens in their sequences."""
         return self.span or Span(self.tokens.shape[1])
 
-    def also(self, loss: Tensor) -> None:
+    def add_loss(self, loss: Tensor) -> None:
         """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(float(loss.data))
         if loss.tape is not None and loss.tape.keeps:
-            loss.tape.also(loss)
+            loss.tape.add_loss(loss)
 
     def drop_probability(self, p: float) -> float:
         """The probability with which a layer, whose own is p, zeroes an element now."""

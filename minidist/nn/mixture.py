@@ -52,7 +52,7 @@ class Tally(NamedTuple):
 # ---- from tokens to rows ---------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class RoutingPlan(NamedTuple):
     """Which choice each row is, and the inverse. Choice j of token t has the number j·n + t."""
 
     slot: Array  # (R,) the choice in this row; k·n: none
@@ -65,7 +65,7 @@ def choose(prob: Array, k: int) -> Array:
     return np.argsort(-prob, axis=-1, kind="stable")[:, :k].astype(np.int32)
 
 
-def make_plan(chosen: Array, experts: int, capacity: int | None) -> Plan:
+def make_plan(chosen: Array, experts: int, capacity: int | None) -> RoutingPlan:
     """Rows for the choices (n, k). An expert is filled by all tokens' first choices before any second one."""
     n, k = chosen.shape
     expert = chosen.T.reshape(-1)  # (k·n,)
@@ -80,7 +80,7 @@ def make_plan(chosen: Array, experts: int, capacity: int | None) -> Plan:
         counts = np.full(experts, capacity)
     place = np.full(k * n + 1, len(slot))
     place[slot] = np.arange(len(slot))
-    return Plan(slot.astype(np.int32), place[:-1].astype(np.int32), counts)
+    return RoutingPlan(slot.astype(np.int32), place[:-1].astype(np.int32), counts)
 
 
 def padded(x: Array) -> Array:
@@ -93,7 +93,7 @@ def token_of(slot: Array, n: int, k: int) -> Array:
     return np.where(slot < k * n, slot % n, n)
 
 
-def copy_tokens(x: Tensor, plan: Plan, k: int) -> Tensor:
+def copy_tokens(x: Tensor, plan: RoutingPlan, k: int) -> Tensor:
     """x (B, T, C) -> rows (R, C). A token's gradient is the sum of its copies'."""
     shape, n = x.shape, math.prod(x.shape[:-1])
 
@@ -104,7 +104,7 @@ def copy_tokens(x: Tensor, plan: Plan, k: int) -> Tensor:
     return record(rows, (x,), backward, keep_exact=(plan.place,))
 
 
-def add_up(rows: Tensor, gates: Tensor, plan: Plan, shape: tuple[int, ...]) -> Tensor:
+def add_up(rows: Tensor, gates: Tensor, plan: RoutingPlan, shape: tuple[int, ...]) -> Tensor:
     """Sum each token's results, times their gates (k, n): rows (R, C) -> y (B, T, C). A dropped choice adds nothing."""
     k, n = gates.shape
 
@@ -224,7 +224,7 @@ class Mixture:
             self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
                 mine = softmax(own.data) if self.gather else prob
-                batch.also(balance(own, mine, self.shares(chosen, batch), self.routing.balance, prob))
+                batch.add_loss(balance(own, mine, self.shares(chosen, batch), self.routing.balance, prob))
         rows = self.compute(copy_tokens(self.f(x), plan, self.routing.top), plan.counts.tolist())  # (R, C)
         gate = gates(logits, prob, chosen)
         return self.g(add_up(rows, gate if self.gather else self.f(gate), plan, (*logits.shape[:2], x.shape[-1])))
@@ -233,7 +233,7 @@ class Mixture:
         """The k experts of each token: (n, E) -> (n, k)."""
         return choose(prob, self.routing.top)
 
-    def plan(self, chosen: Array, batch: Batch) -> Plan:
+    def plan(self, chosen: Array, batch: Batch) -> RoutingPlan:
         """Rows for the choices (n, k)."""
         return make_plan(chosen, self.number, self.capacity(batch))
 
@@ -258,7 +258,7 @@ class Mixture:
         h = self.experts[0].activation(h)
         return grouped_linear(h, [mlp.down for mlp in self.experts], counts)  # (R, F) -> (R, C)
 
-    def tally(self, chosen: Array, plan: Plan) -> Tally:
+    def tally(self, chosen: Array, plan: RoutingPlan) -> Tally:
         dropped = np.count_nonzero(plan.place == len(plan.slot))
         return Tally(tuple(np.bincount(chosen.reshape(-1), minlength=self.number).tolist()), int(dropped))
 

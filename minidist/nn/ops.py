@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.nn.attend import Kept, Span, attend, attend_back, by_head, keys_first, split_heads
+from minidist.nn.attend import SavedProbabilities, Span, attend, attend_back, by_head, keys_first, split_heads
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
@@ -303,12 +303,12 @@ def attention(
     q, k, v = split_heads(qkv.data, heads, kv)
     y = np.empty((batch, length, heads * depth), q.dtype)
     at = np.arange(length)
-    attend(q, k, v, at, at, by_head(y, kv, depth), Kept(prob, dropped, mask, p))
+    attend(q, k, v, at, at, by_head(y, kv, depth), SavedProbabilities(prob, dropped, mask, p))
 
     def backward(dy: Array, qkv: Array, prob: Array, *dropout: Array) -> Array:
         dropped, mask = dropout or (prob, None)
         dqkv, at = np.empty_like(qkv), np.arange(length)
-        known = Kept(prob, dropped, mask, p)
+        known = SavedProbabilities(prob, dropped, mask, p)
         attend_back(by_head(dy, kv, depth), *split_heads(qkv, heads, kv), at, at, known, *split_heads(dqkv, heads, kv))
         return dqkv
 

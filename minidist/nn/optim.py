@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from minidist import former_names
 from minidist.nn.ops import BLOCK, blocks
 from minidist.nn.tensor import Array
 
@@ -147,7 +148,7 @@ class CosineSchedule:
         return self.floor + 0.5 * (1 + math.cos(math.pi * done)) * (self.peak - self.floor)
 
 
-def squared_norm(x: Array) -> float:
+def sum_of_squares(x: Array) -> float:
     """Σ x², in float64. For a float16 or float32 x it is not finite if, and only if, an element of x is not."""
     total = 0.0
     for (block,) in blocks(x):
@@ -159,3 +160,6 @@ def squared_norm(x: Array) -> float:
 def clipping_factor(norm: float, limit: float) -> float:
     """The factor that makes the norm of gradients at most `limit` (Pascanu et al. 2013); 0 means no limit."""
     return 1.0 if limit == 0 or norm <= limit else limit / norm
+
+
+__getattr__ = former_names(__name__)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.nn.tensor import Pool, Store
+from minidist.nn.tensor import ArrayPool, Store
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Precision:
         """The papers' K: bytes of optimizer state per parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
         return (moments + self.mixed) * np.dtype(self.updated).itemsize
 
-    def store(self, pool: Pool, kind: str) -> Store:
+    def store(self, pool: ArrayPool, kind: str) -> Store:
         """A store in which tapes keep activations; the pool counts them under this kind."""
         return Store(self.stored if self.mixed else None, pool, kind)
 

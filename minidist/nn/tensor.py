@@ -119,13 +119,13 @@ class Kept:
         return self.array.astype(self.dtype, copy=False)
 
 
-class Pool(Protocol):
+class ArrayPool(Protocol):
     """Counts arrays, by kind, for as long as they live (`minidist/memory/pool.py`). `hold` returns the array."""
 
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array: ...
 
 
-class Nobody:
+class NullPool:
     """Counts nothing."""
 
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array:
@@ -138,9 +138,9 @@ class Store:
     returns. So another store may keep arrays partitioned, or elsewhere. The pool counts what is kept under `kind`."""
 
     def __init__(
-        self, narrow: type[np.generic] | None = None, pool: Pool | None = None, kind: str = "activations"
+        self, narrow: type[np.generic] | None = None, pool: ArrayPool | None = None, kind: str = "activations"
     ) -> None:
-        self.narrow, self.pool, self.kind = narrow, pool or Nobody(), kind
+        self.narrow, self.pool, self.kind = narrow, pool or NullPool(), kind
         self.checkpoints: Store | None = None  # another store for the inputs of recomputed layers, if any
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
@@ -149,12 +149,12 @@ class Store:
         kept = array if narrow is None else array.astype(narrow)
         return Kept(self.pool.hold(self.kind, kept), array.dtype)
 
-    def passing(self, array: Array) -> Array:
+    def as_workspace(self, array: Array) -> Array:
         """Registers a temporary array as workspace, unless it is already registered under another kind."""
         return self.pool.hold("workspace", array, rename=False)
 
 
-class Step(NamedTuple):
+class TapeStep(NamedTuple):
     """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive.
 
     A step that will be recomputed has the function to run `again` instead of a backward.
@@ -174,8 +174,8 @@ class Tape:
 
     def __init__(self, store: Store | None = None, keeps: bool = True) -> None:
         self.store, self.keeps = store or Store(), keeps
-        self.steps: list[Step] = []
-        self.postponed: list[tuple[Step, Kept]] = []
+        self.steps: list[TapeStep] = []
+        self.postponed: list[tuple[TapeStep, Kept]] = []
         self.losses: list[int] = []  # numbers of scalars that are added to the loss, besides the unit's output
         self._tensors = 0
         self._kept: dict[tuple[int, bool], tuple[weakref.ref, Kept]] = {}  # (id of an array, exact) -> it, what is kept
@@ -183,9 +183,9 @@ class Tape:
     def tensor(self, data: Array) -> Tensor:
         """A new tensor on this tape. The first one made is the unit's input."""
         self._tensors += 1
-        return Tensor(self.store.passing(data), self, self._tensors - 1)
+        return Tensor(self.store.as_workspace(data), self, self._tensors - 1)
 
-    def also(self, loss: Tensor) -> None:
+    def add_loss(self, loss: Tensor) -> None:
         """Add a scalar to the loss, in addition to the unit's output."""
         self.losses.append(loss.number)
 
@@ -198,7 +198,7 @@ class Tape:
 
         dloss: the loss's gradient, which what is added to the loss gets; needed if a unit adds something.
         """
-        gradients = {self.steps[-1].output: self.store.passing(dy)}
+        gradients = {self.steps[-1].output: self.store.as_workspace(dy)}
         if self.losses:
             assert dloss is not None
             gradients |= dict.fromkeys(self.losses, dloss)
@@ -229,7 +229,7 @@ class Tape:
                     dx = gradients[number] + dx
                 else:
                     dx += gradients[number]
-            gradients[number] = self.store.passing(dx)
+            gradients[number] = self.store.as_workspace(dx)
         if step.weight_backward is None:
             return
         if postpone_weights:
@@ -242,10 +242,10 @@ class Tape:
         while self.postponed:
             step, dout = self.postponed.pop(0)
             assert step.weight_backward is not None
-            step.weight_backward(self.store.passing(dout.fetch()), *self._fetched(step))
+            step.weight_backward(self.store.as_workspace(dout.fetch()), *self._fetched(step))
 
-    def _fetched(self, step: Step) -> list[Array]:
-        return [self.store.passing(kept.fetch()) for kept in step.kept]
+    def _fetched(self, step: TapeStep) -> list[Array]:
+        return [self.store.as_workspace(kept.fetch()) for kept in step.kept]
 
     @property
     def nbytes(self) -> int:
@@ -283,7 +283,7 @@ def record(
         return tape.tensor(data)
     kept = tuple(tape.keep(a) for a in keep) + tuple(tape.keep(a, exact=True) for a in keep_exact)
     output = tape.tensor(data)
-    tape.steps.append(Step(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
+    tape.steps.append(TapeStep(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
     return output
 
 
@@ -297,5 +297,5 @@ def recomputed(function: Callable[[Tensor], Tensor], x: Tensor, store: Store | N
         return function(x)
     output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
     kept = store.keep(x.data) if store else x.tape.keep(x.data)
-    x.tape.steps.append(Step(output.number, (x.number,), None, None, (kept,), function))
+    x.tape.steps.append(TapeStep(output.number, (x.number,), None, None, (kept,), function))
     return output

@@ -30,7 +30,7 @@ H100 = 989.4e12  # operations a second at most, in bfloat16
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
+class PublishedRun(NamedTuple):
     """A row of table 4; every step has 16 M tokens."""
 
     tp: int
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 def _layout(
     row: str, context: int, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str
-) -> Run:
+) -> PublishedRun:
     """A row of table 4: the GPUs of a layout, and the share of their peak that 430, 400 or 380 teraFLOP/s are."""
     measured = Figure("Llama 3 Table 4", f"{row}, a GPU", str(rate), "teraFLOP/s", "measured: H100", None, decimals(0))
     others = [
@@ -54,7 +54,7 @@ def _layout(
             differs=differs,
         ),
     ]  # fmt: skip
-    return Run(tp, cp, pp, dp, context, measured, others)
+    return PublishedRun(tp, cp, pp, dp, context, measured, others)
 
 
 TABLE_4 = [

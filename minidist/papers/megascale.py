@@ -26,7 +26,7 @@ WINDOW = (
 )
 
 
-class Run(NamedTuple):
+class WeakScalingRun(NamedTuple):
     """A row of table 2: eight tensor ranks, eight stages of six chunks (section 6.1)."""
 
     batch: int
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 def _row(
     batch: int, system: str, gpus: int, seconds: str, rate: str, days: str, mfu: str, together: str, /, **differs: str
-) -> Run:
+) -> WeakScalingRun:
     """A row of table 2. The seconds of a step give the tokens per second, in thousands, and the MFU. The tokens give
     the days, and the MFU gives the petaFLOP/s of all GPUs. differs: where the row disagrees with itself, by column."""
 
@@ -60,7 +60,7 @@ def _row(
         figure("MFU", mfu, "%", "F/(312nt)", share, 1, share_bounds),
         figure("sum", together, "PF", "312n·MFU", of_all, 1, of_all_bounds),
     ]
-    return Run(batch, system, gpus, measured, others)
+    return WeakScalingRun(batch, system, gpus, measured, others)
 
 
 MEGATRON, MEGASCALE = "Megatron-LM", "MegaScale"

@@ -8,7 +8,7 @@ from minidist.papers import llama
 from minidist.papers.figure import Figure, decimals
 
 
-class Shape(NamedTuple):
+class MixtralShape(NamedTuple):
     """Sizes of a Llama with experts; f: the width of one expert."""
 
     h: int
@@ -33,9 +33,9 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "Mixtral 8x7B": Shape(4096, 32, 32, 8, 14_336, 8, 2, 32_000),
-    "Mixtral 8x22B": Shape(6144, 56, 48, 8, 16_384, 8, 2, 32_768),
-    "OLMoE-1B-7B": Shape(2048, 16, 16, 16, 1024, 64, 8, 50_304),
+    "Mixtral 8x7B": MixtralShape(4096, 32, 32, 8, 14_336, 8, 2, 32_000),
+    "Mixtral 8x22B": MixtralShape(6144, 56, 48, 8, 16_384, 8, 2, 32_768),
+    "OLMoE-1B-7B": MixtralShape(2048, 16, 16, 16, 1024, 64, 8, 50_304),
 }
 
 PRINTED = {"Mixtral 8x7B": ("46.7", "12.9"), "Mixtral 8x22B": ("141", "39"), "OLMoE-1B-7B": ("6.9", "1.3")}

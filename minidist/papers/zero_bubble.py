@@ -33,7 +33,7 @@ def fills(schedule: str, p: int) -> int:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class Setting(NamedTuple):
     """A setting of the experiments: times of one stage in ms (table 9), and the bubble rate of each schedule (table 5).
 
     A bubble rate is (cost - m(T_F+T_B+T_W))/cost, cost the longest that any stage takes from its first to its last
@@ -50,14 +50,14 @@ class Row(NamedTuple):
     bubble: dict[str, Figure]
 
 
-def _row(model: str, p: int, m: int, t_f: float, t_b: float, t_w: float, t_comm: float, *printed: str) -> Row:
+def _row(model: str, p: int, m: int, t_f: float, t_b: float, t_w: float, t_comm: float, *printed: str) -> Setting:
     """A row, with what is printed for 1F1B, ZB-H1 and ZB-H2."""
     formula = "(cost - m(T_F+T_B+T_W))/cost"
     bubble = {
         schedule: Figure("ZB Table 5", f"{model}, m = {m}, {schedule}", rate, "", formula, None, decimals(4))
         for schedule, rate in zip(("1f1b", "zb-h1", "zb-h2"), printed, strict=True)
     }
-    return Row(model, p, m, t_f, t_b, t_w, t_comm, bubble)
+    return Setting(model, p, m, t_f, t_b, t_w, t_comm, bubble)
 
 
 TABLE_5 = [

@@ -53,7 +53,7 @@ class Compared(NamedTuple):
         return self.counted - self.formula
 
 
-class Counted(NamedTuple):
+class RankCounts(NamedTuple):
     """What one rank has held at most, by kind, and what it has sent in a step: by phase and peer."""
 
     memory: Mapping[str, int]
@@ -61,16 +61,16 @@ class Counted(NamedTuple):
     flying: int = 0  # in a pipeline: (chunks of) micro-batches in flight
 
 
-def run(wanted: Wanted, choice: Choice) -> list[Counted]:
+def run(wanted: Wanted, choice: Choice) -> list[RankCounts]:
     """Train two steps on threads; returns what each rank has counted in the second."""
 
-    def be_rank(comm: Comm) -> Counted:
+    def be_rank(comm: Comm) -> RankCounts:
         return train(comm, wanted, choice)
 
     return run_ranks(be_rank, choice.ranks)
 
 
-def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
+def train(comm: Comm, wanted: Wanted, choice: Choice) -> RankCounts:
     """Train two steps on one rank, an MPI rank or a thread. Tokens are random: bytes do not depend on them."""
     layout = choice.layout(wanted)
     stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16 has as many bytes
@@ -82,7 +82,9 @@ def train(comm: Comm, wanted: Wanted, choice: Choice) -> Counted:
         drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
         driver.train_batch(drawn[:, :-1], drawn[:, 1:])
     flying = driver.in_flight.most["in_flight"] if isinstance(driver, Pipeline) else 0
-    return Counted(driver.engine.memory(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying)
+    return RankCounts(
+        driver.engine.peak_bytes(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying
+    )
 
 
 def declare(wanted: Wanted) -> list[Unit]:
@@ -95,7 +97,7 @@ def declare(wanted: Wanted) -> list[Unit]:
     return with_experts(units, of.experts, Routing(of.top, wanted.capacity, 0.0)) if of.experts else units
 
 
-def compare(wanted: Wanted, choice: Choice, ranks: list[Counted], per_host: int = 0) -> list[Compared]:
+def compare(wanted: Wanted, choice: Choice, ranks: list[RankCounts], per_host: int = 0) -> list[Compared]:
     """Memory by kind, on the rank that differs most from its formula; then the bytes that all ranks send, by axis, and
     those of no axis. per_host: ranks of a host; if given, also the bytes that leave one."""
     asked = ask(wanted, choice, every_rank=True)

@@ -23,7 +23,7 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
-from minidist.plan.search import ACTIVATIONS, STATES, Found, Row, best_chunks, search
+from minidist.plan.search import ACTIVATIONS, STATES, Row, SearchResult, best_chunks, search
 from minidist.plan.time import CEILING, Cluster
 
 MIXTURES = {  # by the name that --model takes: the shape, and the positions that it was trained on
@@ -150,7 +150,7 @@ def cluster_of(options: argparse.Namespace) -> Cluster:
     return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
 
 
-def row_of(found: Found, number: int, option: str) -> Row:
+def row_of(found: SearchResult, number: int, option: str) -> Row:
     """The row that an option names. Raises UsageError if there is none."""
     if number > len(found.rows):
         raise UsageError(f"{option} {number}: there are {len(found.rows):,} rows")
@@ -190,7 +190,7 @@ def plan(options: argparse.Namespace) -> int:
     return status
 
 
-def write_files(found: Found, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
+def write_files(found: SearchResult, wanted: Wanted, cluster: Cluster, options: argparse.Namespace) -> Iterator[str]:
     """Write a row as another system's configuration, if asked for; yields which row is in which file."""
     for option, path in (
         ("--write-deepspeed", options.write_deepspeed),
@@ -221,7 +221,7 @@ def heading(wanted: Wanted, cluster: Cluster) -> Iterator[str]:
     yield ""
 
 
-def why_none(found: Found) -> str:
+def why_none(found: SearchResult) -> str:
     """Why no row fits, and what to change: the most frequent reason, but a lack of memory before all others."""
     if not found.left_out:
         return "nothing divides: use another --ranks, or a --batch of more sequences"

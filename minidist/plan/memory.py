@@ -16,10 +16,9 @@ from minidist.claims.experts import Stored
 from minidist.claims.needs import (
     Moment,
     Place,
-    copied_tokens,
     end_bytes,
     moments_of_one,
-    tokens_of_batch,
+    token_bytes,
     waiting,
 )
 from minidist.claims.postponed import ends_split, layers_split
@@ -166,7 +165,7 @@ def peaks_of_stage(
 ) -> Peaks:
     """The peaks of a stage: while one micro-batch passes a chunk, others are in flight."""
     found, at = list[Peaks](), asked.layout
-    targets = copied_tokens(asked, places[-1].share) * places[-1].share.head
+    targets = token_bytes(asked, places[-1].share) * places[-1].share.head
     before = list(zip(*(of.for_backward for of in passes), strict=True))  # by kind
     after = list(zip(*(of.for_weights for of in passes), strict=True))
     for now in in_flight(schedule, at.pp, m, stage, at.chunks, group):
@@ -217,12 +216,12 @@ def passage(asked: Planned, memo: Memo, at: Place) -> Pass:
 def split_passage(asked: Planned, share: Share, kept: "Kept", waits: Moment) -> Pass:
     """`passage` if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
     forward has left, and goes through the head, the layers, the embedding."""
-    t, tokens = asked.layout.tp, tokens_of_batch(asked, share)
+    t, tokens = asked.layout.tp, token_bytes(asked, share)
     layers = layers_split(asked, t, 0, share, kept.layer)
     first, last = ends_split(asked, t, share)
     whole = Moment(0, kept.after, tokens + sum(end_bytes(asked, t, share)))
     back = [whole, Moment(0, layers.most, tokens + last), Moment(0, layers.waiting, tokens + first + last)]
-    later = Moment(0, layers.waiting, first + last + copied_tokens(asked, share))
+    later = Moment(0, layers.waiting, first + last + token_bytes(asked, share))
     return Pass(most_of([whole]), most_of(back), waits, later)
 
 

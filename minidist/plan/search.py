@@ -18,7 +18,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Planned, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_of
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.time import Cluster, Seconds, Stage, data_time, of_step, slowest, tied_time, useful_flops
+from minidist.plan.time import Cluster, Seconds, StageSeconds, data_time, of_step, slowest, tied_time, useful_flops
 from minidist.plan.traffic import data_volumes_along
 
 RECOMPUTE = ("none", "selective", "every:1")
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     mfu: float  # model FLOPs utilization
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search has found."""
 
     rows: list[Row]  # those that fit, the fastest first
@@ -65,7 +65,7 @@ class Evaluator:
     def seconds(self, choice: Choice, asked: Planned) -> Seconds:
         order = choice.schedule if splits(choice.schedule) else "loop"
         of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, order, choice.rows, choice.recompute, choice.ep
-        stage: Stage = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
+        stage: StageSeconds = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
         of_data = choice.dp, choice.tp, choice.cp, choice.pp, choice.ep, choice.chunks, order, choice.zero, choice.hosts
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
@@ -74,7 +74,7 @@ class Evaluator:
         return of_step(self.cluster, asked, stage, waits)
 
 
-def search(wanted: Wanted, cluster: Cluster) -> Found:
+def search(wanted: Wanted, cluster: Cluster) -> SearchResult:
     """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger one is tried, but
     all are counted. If they are more than `MOST`, the first of `LIMITS` that leaves few enough applies."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
@@ -99,7 +99,7 @@ def search(wanted: Wanted, cluster: Cluster) -> Found:
                 break
             rows.append(evaluator.row(choice, asked, need))
     rows.sort(key=lambda row: (row.seconds.step, row.held.total))
-    return Found(rows, +left_out)
+    return SearchResult(rows, +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -123,7 +123,7 @@ def hides_nothing(wanted: Wanted, cluster: Cluster, cp: int) -> bool:
 # ---- everything that divides -----------------------------------------------------------------------------------------
 
 
-class Limits(NamedTuple):
+class SearchLimits(NamedTuple):
     """What a search leaves out, so that it ends in seconds."""
 
     words: str = ""
@@ -133,13 +133,13 @@ class Limits(NamedTuple):
 
 
 MOST = 20_000  # rows: some seconds
-EVERYTHING = Limits()
+EVERYTHING = SearchLimits()
 LIMITS = [
     EVERYTHING,
-    Limits("not tried: tensor ranks of several hosts", False),
-    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2", False, (1, 3)),
-    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 4", False, (1, 3), 4),
-    Limits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 1", False, (1, 3), 1),
+    SearchLimits("not tried: tensor ranks of several hosts", False),
+    SearchLimits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2", False, (1, 3)),
+    SearchLimits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 4", False, (1, 3), 4),
+    SearchLimits("not tried: tensor ranks of several hosts; ZeRO-0, ZeRO-2; b over 1", False, (1, 3), 1),
 ]
 
 
@@ -149,13 +149,13 @@ def families(wanted: Wanted, cluster: Cluster) -> Iterator[list[Choice]]:
         yield from families_at(wanted, cluster.per_host, at)
 
 
-def families_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> Iterator[list[Choice]]:
+def families_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits = EVERYTHING) -> Iterator[list[Choice]]:
     """The lists of choices for these sizes of the axes."""
     for (schedule, chunks), usable, (zero, hosts), ep, recompute in kinds_at(wanted, per_host, at, limits):
         yield [Choice(at.dp, at.tp, at.cp, at.pp, ep, schedule, chunks, zero, hosts, recompute, b) for b in usable]
 
 
-def count_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTHING) -> int:
+def count_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits = EVERYTHING) -> int:
     """The number of choices for these sizes of the axes."""
     return sum(len(usable) for _, usable, *_ in kinds_at(wanted, per_host, at, limits))
 
@@ -163,7 +163,7 @@ def count_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits = EVERYTH
 Kind = tuple[tuple[str, int], list[int], tuple[int, int], int, str]
 
 
-def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: Limits) -> Iterator[Kind]:
+def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) -> Iterator[Kind]:
     """For these sizes of the axes: schedule and chunks, micro-batches, ZeRO's stage and hosts, ep, what runs again."""
     if at.tp > per_host and not limits.beyond_hosts:
         return

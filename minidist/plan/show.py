@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.orders import BUBBLES, clocked_idle, idle, splits
-from minidist.plan.search import Found, Row
+from minidist.plan.search import Row, SearchResult
 from minidist.plan.time import CEILING, Cluster
 from minidist.plan.traffic import sent, share_across
 
@@ -18,7 +18,7 @@ SHORT = {"interleaved": "v{}", "llama3": "v{}*", "dualpipe": "dual", "dualpipe-v
 AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
 
 
-def table(found: Found, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
+def table(found: SearchResult, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
     """The first rows, each with its best schedule and chunks; how many layouts fit, and why others do not."""
     yield HEAD + "  days" * bool(tokens)
     for number, row in enumerate(found.rows[:most], start=1):

@@ -119,7 +119,7 @@ def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messa
     return messages * cluster.latency + nbytes / bandwidth
 
 
-class Stage(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of one micro-batch on a stage."""
 
     work: float
@@ -131,7 +131,7 @@ class Stage(NamedTuple):
     backward: float
 
 
-def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Seconds:
+def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: float) -> Seconds:
     """The seconds of a step, from those of one micro-batch on the slowest stage, and what the data axis adds."""
     at, o = asked.layout, asked.options
     m, p, v = at.micro_batches, at.pp, at.chunks
@@ -146,7 +146,7 @@ def of_step(cluster: Cluster, asked: Asked, stage: Stage, data: float) -> Second
     return Seconds(work, again, through * busy * idle(at.schedule, p, m, v), tensor, context, routed, filling, data)
 
 
-def slowest(cluster: Cluster, asked: Asked) -> Stage:
+def slowest(cluster: Cluster, asked: Asked) -> StageSeconds:
     """The stage that works longest, of those that are asked about."""
     shares = shares_of(asked)
     along = within_layers(asked, shares)
@@ -154,7 +154,9 @@ def slowest(cluster: Cluster, asked: Asked) -> Stage:
     return max(stages, key=lambda stage: stage.forward + stage.backward)
 
 
-def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share) -> Stage:
+def of_stage(
+    cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], rank: int, share: Share
+) -> StageSeconds:
     """The seconds of an asked rank's stage. along: the volumes of the tensor, context and expert axes."""
     t, n, o = asked.layout.tp, asked.layout.cp, asked.options
     rate = cluster.flops * cluster.ceiling
@@ -180,10 +182,12 @@ def of_stage(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume
         routed = max(0.0, routed - work)
 
     forward = (work + tensor + context + routed) / 3
-    return Stage(work, again, tensor, context, routed, forward, work + again + tensor + context + routed - forward)
+    return StageSeconds(
+        work, again, tensor, context, routed, forward, work + again + tensor + context + routed - forward
+    )
 
 
-def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
+def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> float:
     """What the data axis adds to a step. along: its volumes, and those between copies of a shard."""
     zero, m = asked.options.zero, asked.layout.micro_batches
     units = len(asked.layout.parts[0]) * asked.layout.chunks
@@ -210,7 +214,7 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     return m * waits + max(0.0, hosts - backward)
 
 
-def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: Stage) -> float:
+def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> float:
     """What gradients of parameters on two stages add to a step. The last backward hides them, as it hides others."""
     elements = (volume.width * max(volume.elements) for volume in along["tied"])
     return max(0.0, sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements) - stage.backward)

@@ -10,13 +10,13 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.plan.choice import Choice, Wanted
-from minidist.plan.search import Found, Row
+from minidist.plan.search import Row, SearchResult
 
 PRECISIONS = {"bf16": "bf16", "mixed": "fp16", "fp32": "no"}  # as Accelerate calls them
 STRATEGIES = {0: "NO_SHARD", 3: "FULL_SHARD"}  # FSDP's, by ZeRO's stage
 
 
-def sayable(found: Found, option: str, hybrid: bool) -> Row:
+def sayable(found: SearchResult, option: str, hybrid: bool) -> Row:
     """The fastest row that such a file can say. Raises UsageError if no row fits that needs the data axis alone."""
     for row in found.rows:
         at = row.choice

@@ -15,7 +15,7 @@ from minidist.pp.instructions import (
     Forward,
     Instruction,
     Instructions,
-    Place,
+    StagePlace,
     Step,
     Weight,
     backward,
@@ -41,7 +41,7 @@ def write_order(instructions: Iterable[Instruction]) -> str:
     return " ".join(words)
 
 
-def read_order(line: str, at: Place) -> Instructions:
+def read_order(line: str, at: StagePlace) -> Instructions:
     """The instructions of the stage at this place. Raises UsageError for a word that is no work, and for work that is
     there twice, too early or not at all. Only the clock can check what depends on other stages."""
     stage, words = f"stage {at.stage + 1}", line.replace(",", " ").split()
@@ -64,7 +64,7 @@ def read_order(line: str, at: Place) -> Instructions:
     return _instructions(pieces, at, apart)
 
 
-def _instructions(pieces: list[list[Piece]], at: Place, apart: set[tuple[int, int]]) -> Instructions:
+def _instructions(pieces: list[list[Piece]], at: StagePlace, apart: set[tuple[int, int]]) -> Instructions:
     for (letter, k, chunk), *along in pieces:
         if along:
             [(_, *back)] = along
@@ -78,7 +78,7 @@ def _instructions(pieces: list[list[Piece]], at: Place, apart: set[tuple[int, in
     yield Step()
 
 
-def _piece(word: str, at: Place, stage: str) -> Piece:
+def _piece(word: str, at: StagePlace, stage: str) -> Piece:
     found = WORK.fullmatch(word)
     if not found:
         raise UsageError(f"{stage}: {word[:20]!r} is no work: write F1, B1 or W1, or f1 of the second chunk")
@@ -89,7 +89,7 @@ def _piece(word: str, at: Place, stage: str) -> Piece:
     return found[1].upper(), k, chunk
 
 
-def _is_own(at: Place, k: int, chunk: int) -> bool:
+def _is_own(at: StagePlace, k: int, chunk: int) -> bool:
     """Whether a stage has this micro-batch in this chunk; in a cross, a chunk has every second micro-batch."""
     known = 0 <= k < at.micro_batches and 0 <= chunk < at.chunks
     return known and (at.shape != "cross" or k % 2 == chunk)

@@ -9,7 +9,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.cli.paths import check_writable, write_json
 from minidist.mpi import environment
-from minidist.pp.instructions import Place
+from minidist.pp.instructions import StagePlace
 from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, idle_part, in_flight, print_timelines, summary
@@ -37,7 +37,7 @@ def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tupl
     return simulate([(place, schedule.instructions(place)) for place in at], *costs_of(options, v)), v
 
 
-def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Place]:
+def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[StagePlace]:
     """The places of all workers. Raises UsageError if the schedule does not allow p and m."""
     schedule, asked = SCHEDULES[name], options.chunks if SCHEDULES[name].any_chunks else None
     v = chunks_of(name, asked)
@@ -54,7 +54,7 @@ def places_of(name: str, p: int, m: int, options: argparse.Namespace) -> list[Pl
     return schedule.places(p, to_update, v, updates, contiguous=contiguous)
 
 
-def chunks_at(place: Place) -> int:
+def chunks_at(place: StagePlace) -> int:
     """The number of chunks of a stage, each a v-th of its time. In a cross, a stage has one of each of two models."""
     return 1 if place.shape == "cross" else place.chunks
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from minidist.pp.instructions import Instructions, Place, Step, Weight, backward, both, forward
+from minidist.pp.instructions import Instructions, StagePlace, Step, Weight, backward, both, forward
 
 # ---- a V -------------------------------------------------------------------------------------------------------------
 
 
-def zb_v(at: Place) -> Instructions:
+def zb_v(at: StagePlace) -> Instructions:
     """ZB-V: as many micro-batches in flight as with 1F1B, and no bubble if F, B and W take the same time (Qi et al.
     2024, arXiv 2405.15362). With fewer than 2p - 1 micro-batches, it is the order for 2p - 1 without the rest."""
     m, p, r, done = max(at.micro_batches, 2 * at.stages - 1), at.stages, at.stage, Counter[str]()
@@ -42,7 +42,7 @@ def zb_v(at: Place) -> Instructions:
     yield Step()
 
 
-def perform(at: Place, name: str, k: int) -> Instructions:
+def perform(at: StagePlace, name: str, k: int) -> Instructions:
     """One piece of work by its name; nothing, if there is no micro-batch k."""
     chunk = int(name[1])
     if k < at.micro_batches:
@@ -55,17 +55,17 @@ def perform(at: Place, name: str, k: int) -> Instructions:
                 yield Weight(k, chunk)
 
 
-def v_half(at: Place) -> Instructions:
+def v_half(at: StagePlace) -> Instructions:
     """V-Half: about half of 1F1B's activations, p + 3 half stages; half of its bubble (Qi et al. 2024)."""
     return _repeated(at, (1, 2, 1, 2), (2, 1, 4) if at.stages % 2 else (4, 2, 2))
 
 
-def v_min(at: Place) -> Instructions:
+def v_min(at: StagePlace) -> Instructions:
     """V-Min: about a third of 1F1B's activations, 2⌊(p+4)/3⌋ half stages; two thirds of its bubble (Qi et al. 2024)."""
     return _repeated(at, (1, 1, 1, 1), (1, 1, 1) if at.stages % 3 else (3, 1, 3))
 
 
-def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
+def _repeated(at: StagePlace, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
     """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces
     of work, each for another micro-batch. The idea is the paper's; the numbers are derived here. A worker holds as
     many chunks as a sixth of the pattern's length, from F to W.
@@ -90,7 +90,7 @@ def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, in
 # ---- two directions at once ------------------------------------------------------------------------------------------
 
 
-def dualpipe(at: Place) -> Instructions:
+def dualpipe(at: StagePlace) -> Instructions:
     """DualPipe: a forward in one direction overlaps with a backward in the other (DeepSeek-V3, 3.2.1; the order is that
     of github.com/deepseek-ai/DualPipe). p is even, and so is m, at least 2p."""
     half, back = at.stages // 2, at.stage >= at.stages // 2
@@ -98,13 +98,13 @@ def dualpipe(at: Place) -> Instructions:
     return _dual(at, half, near, at.micro_batches // 2, lambda way, i: (2 * i + (way ^ back), way ^ back))
 
 
-def dualpipe_v(at: Place) -> Instructions:
+def dualpipe_v(at: StagePlace) -> Instructions:
     """DualPipeV: DualPipe's order in a V, and so without the second copy. Its PP are the model's 2p parts; m is at
     least 2p."""
     return _dual(at, at.stages, at.stage, at.micro_batches, lambda way, i: (i, way))
 
 
-def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], tuple[int, int]]) -> Instructions:
+def _dual(at: StagePlace, half: int, near: int, m: int, named: Callable[[int, int], tuple[int, int]]) -> Instructions:
     """The order of the near-th worker from the outer end of its half of the pipeline. Way 0 has m
     micro-batches from that end, and way 1 has m from the other. named: micro-batch and chunk of the i-th of a way."""
     middle, taken, waiting = near == half - 1, Counter[str](), deque[Weight]()
@@ -155,7 +155,7 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
     yield Step()
 
 
-def chimera(at: Place) -> Instructions:
+def chimera(at: StagePlace) -> Instructions:
     """Chimera: two 1F1Bs that run in opposite directions, units of D/2 micro-batches each (Li and Hoefler 2021, arXiv
     2107.06925).
 

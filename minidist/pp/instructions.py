@@ -105,7 +105,7 @@ def name_of_work(letter: str, micro_batch: int, chunk: int) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class StagePlace:
     """A worker's place in the pipeline. One chunk of each worker makes a row, and the rows make the model. The shape
     says how:
 
@@ -190,7 +190,7 @@ class Place:
         return done * self.workers(stage) // self.micro_batches
 
 
-def forward(at: Place, k: int, chunk: int = 0, version: int = 0) -> Instructions:
+def forward(at: StagePlace, k: int, chunk: int = 0, version: int = 0) -> Instructions:
     if not at.is_first(chunk):
         yield Receive(ACTIVATION, k, chunk)
     yield Forward(k, chunk, version)
@@ -198,7 +198,7 @@ def forward(at: Place, k: int, chunk: int = 0, version: int = 0) -> Instructions
         yield Send(ACTIVATION, k, chunk)
 
 
-def backward(at: Place, k: int, chunk: int = 0, weight: bool = True) -> Instructions:
+def backward(at: StagePlace, k: int, chunk: int = 0, weight: bool = True) -> Instructions:
     """B, and, with `weight`, also W before the gradient goes upstream."""
     if not at.is_last(chunk):
         yield Receive(GRADIENT, k, chunk)
@@ -209,7 +209,7 @@ def backward(at: Place, k: int, chunk: int = 0, weight: bool = True) -> Instruct
         yield Send(GRADIENT, k, chunk)
 
 
-def both(at: Place, ahead: tuple[int, int], back: tuple[int, int]) -> Instructions:
+def both(at: StagePlace, ahead: tuple[int, int], back: tuple[int, int]) -> Instructions:
     """A forward that overlaps with a backward: first both wait for messages, and at the end both send. ahead, back:
     micro-batch and chunk of each."""
     around = [*forward(at, *ahead), *backward(at, *back)]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidist.mpi.comm import Comm, Request
-from minidist.pp.instructions import ACTIVATION, GRADIENT, Place, Receive, Send
+from minidist.pp.instructions import ACTIVATION, GRADIENT, Receive, Send, StagePlace
 
 Array = np.ndarray
 
@@ -11,7 +11,7 @@ Array = np.ndarray
 class Links:
     """One worker's messages to and from its neighbor stages. Sending does not wait."""
 
-    def __init__(self, at: Place, comm: Comm) -> None:
+    def __init__(self, at: StagePlace, comm: Comm) -> None:
         # A communicator for each kind, as for stamps (`minidist/pp/watch.py`): two stages may be each other's next.
         self.at, self.comms = at, {what: comm.split(0) for what in (ACTIVATION, GRADIENT)}
         self.requests: list[Request] = []

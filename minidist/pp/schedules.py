@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minidist.pp.folded import chimera, dualpipe, dualpipe_v, v_half, v_min, zb_v
-from minidist.pp.instructions import Instructions, Place, Step, Weight, backward, forward
+from minidist.pp.instructions import Instructions, StagePlace, Step, Weight, backward, forward
 
 # ---- with a flush: every micro-batch of a step sees the same weights -------------------------------------------------
 
 
-def naive(at: Place) -> Instructions:
+def naive(at: StagePlace) -> Instructions:
     """Model parallelism without a pipeline: one micro-batch at a time, one worker at a time."""
     for k in range(at.micro_batches):
         yield from forward(at, k)
@@ -27,7 +27,7 @@ def naive(at: Place) -> Instructions:
     yield Step()
 
 
-def gpipe(at: Place) -> Instructions:
+def gpipe(at: StagePlace) -> Instructions:
     """All forwards, then all backwards, the last micro-batch's first (Huang et al. 2019, figure 2c)."""
     for k in range(at.micro_batches):
         yield from forward(at, k)
@@ -36,7 +36,7 @@ def gpipe(at: Place) -> Instructions:
     yield Step()
 
 
-def one_f_one_b(at: Place) -> Instructions:
+def one_f_one_b(at: StagePlace) -> Instructions:
     """1F1B: a backward runs as soon as it can, and makes room for one more forward (2BW 2.2; PTD 2.2.1)."""
     ahead = at.stages - at.stage  # forwards before the first backward
     for k in range(at.micro_batches + ahead):
@@ -47,7 +47,7 @@ def one_f_one_b(at: Place) -> Instructions:
     yield Step()
 
 
-def interleaved(at: Place) -> Instructions:
+def interleaved(at: StagePlace) -> Instructions:
     """1F1B over v chunks to a worker, so that the pipeline fills v times as fast (PTD 2.2.2).
 
     Micro-batches go in groups of p: a group through chunk 0, then through chunk 1, …; m must be a multiple of p.
@@ -55,13 +55,13 @@ def interleaved(at: Place) -> Instructions:
     return _in_groups(at, at.stages)
 
 
-def llama3(at: Place) -> Instructions:
+def llama3(at: StagePlace) -> Instructions:
     """`interleaved` with groups of any size N from p (depth first) to m (breadth first). A rest at the end is a group
     of its own, of p or more (Llama 3, 3.3.2; Megatron-LM's `microbatch_group_size_per_vp_stage`)."""
     return _in_groups(at, at.contiguous or at.stages)
 
 
-def _in_groups(at: Place, size: int) -> Instructions:
+def _in_groups(at: StagePlace, size: int) -> Instructions:
     p, v = at.stages, at.chunks
     order = in_groups(at.micro_batches, v, size)
     ahead = 2 * (p - at.stage - 1) + (v - 1) * min(size, at.micro_batches) + 1 if v > 1 else p - at.stage
@@ -80,7 +80,7 @@ def in_groups(m: int, v: int, size: int) -> list[tuple[int, int]]:
     return [(k, chunk) for group in groups for chunk in range(v) for k in group]
 
 
-def breadth_first(at: Place) -> Instructions:
+def breadth_first(at: StagePlace) -> Instructions:
     """GPipe over v chunks to a worker: all micro-batches through a chunk, then all through the next, and back in the
     same way. With ZeRO-3 a chunk's parameters can be gathered once for all (Lamy-Poirier 2023, arXiv
     2211.05953)."""
@@ -93,17 +93,17 @@ def breadth_first(at: Place) -> Instructions:
     yield Step()
 
 
-def zb_h1(at: Place) -> Instructions:
+def zb_h1(at: StagePlace) -> Instructions:
     """1F1B's memory; W fills a part of its bubble (Qi et al. 2023, 3.1)."""
     return _zero_bubble(at, ahead=at.stages - at.stage, late=at.stage)
 
 
-def zb_h2(at: Place) -> Instructions:
+def zb_h2(at: StagePlace) -> Instructions:
     """More forwards at the beginning, and W fills all of the bubble if F, B and W take the same time (3.2)."""
     return _zero_bubble(at, ahead=2 * (at.stages - at.stage) - 1, late=2 * at.stage)
 
 
-def _zero_bubble(at: Place, ahead: int, late: int) -> Instructions:
+def _zero_bubble(at: StagePlace, ahead: int, late: int) -> Instructions:
     """1F1B with `ahead` forwards before the first B, and each W `late` backwards after its B."""
     m = at.micro_batches
     for k in range(m + ahead):
@@ -121,22 +121,22 @@ def _zero_bubble(at: Place, ahead: int, late: int) -> Instructions:
 # ---- without a flush: the pipeline never drains, and weights change under way ----------------------------------------
 
 
-def pipedream(at: Place) -> Instructions:
+def pipedream(at: StagePlace) -> Instructions:
     """Weight stashing: a forward takes the newest weights that its stage has, and its backward the same (PDS 3.3)."""
     return _without_flush(at, lambda k: at.newest(at.stage, k))
 
 
-def vertical_sync(at: Place) -> Instructions:
+def vertical_sync(at: StagePlace) -> Instructions:
     """PipeDream with vertical sync: all stages use the weights that the input stage took (PDS 3.3)."""
     return _without_flush(at, lambda k: at.newest(0, k))
 
 
-def two_bw(at: Place) -> Instructions:
+def two_bw(at: StagePlace) -> Instructions:
     """PipeDream-2BW: a version for each m micro-batches, which use what the last update but one made (2BW 3.1)."""
     return _without_flush(at, lambda k: max(k // at.micro_batches - 1, 0))
 
 
-def _without_flush(at: Place, version: Callable[[int], int]) -> Instructions:
+def _without_flush(at: StagePlace, version: Callable[[int], int]) -> Instructions:
     """1F1B over all updates; micro-batch k uses `version(k)`, which never falls. Replicas take turns (1F1B-RR)."""
     workers, ahead = at.workers(at.stage), at.ahead(at.stage)
     mine = range(at.replica, at.micro_batches * at.updates, workers)
@@ -158,7 +158,7 @@ class Schedule:
     """A schedule, and what its user needs to know."""
 
     paper: str
-    instructions: Callable[[Place], Instructions]
+    instructions: Callable[[StagePlace], Instructions]
     flushes: bool = True
     splits: bool = False  # whether W comes later than B
     shape: str = "loop"  # of its places
@@ -180,12 +180,12 @@ class Schedule:
         updates: int = 1,
         replicas: tuple[int, ...] = (),
         contiguous: int = 0,
-    ) -> list[Place]:
+    ) -> list[StagePlace]:
         """Every worker's place, in order of rank. chunks: by default the usual number."""
         rows = 2 if self.shape == "cross" else chunks or self.chunks
         workers = replicas or (1,) * stages
         return [
-            Place(stage, stages, micro_batches, rows, updates, replicas, replica, self.shape, contiguous)
+            StagePlace(stage, stages, micro_batches, rows, updates, replicas, replica, self.shape, contiguous)
             for stage in range(stages)
             for replica in range(workers[stage])
         ]

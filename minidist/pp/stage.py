@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Head, Unit, flats_of
-from minidist.pp.instructions import Place
+from minidist.pp.instructions import StagePlace
 
 
 @dataclass(frozen=True)
 class Stage:
     """The units of one worker, in chunks, and where it stands."""
 
-    at: Place
+    at: StagePlace
     chunks: list[list[Unit]]
     pipe: Comm
     width: int  # of what crosses from stage to stage (B, T, C)
@@ -25,7 +25,7 @@ class Stage:
         return [unit for row in rows for unit in self.chunks[row]]
 
 
-def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, pieces: int = 1) -> Stage:
+def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: StagePlace, pieces: int = 1) -> Stage:
     """A worker's stage. parts: which units each part of the model has; the worker's place says which parts it has.
 
     Ranks that hold the same Flat sum its gradients. These are replicas of a stage; in a cross, the two workers that

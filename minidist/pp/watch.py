@@ -18,14 +18,14 @@ from minidist.pp.instructions import (
     Forward,
     Instruction,
     Instructions,
-    Place,
     Receive,
     Send,
+    StagePlace,
     Step,
     Weight,
     name_of,
 )
-from minidist.pp.timeline import Mail, Span, Timeline
+from minidist.pp.timeline import Mail, Timeline, WorkSpan
 
 if TYPE_CHECKING:  # a plan draws schedules without NumPy
     from minidist.mpi.comm import Comm
@@ -42,10 +42,10 @@ class Stamps(Protocol):
     def receive(self, message: Receive) -> float: ...
 
 
-class Watch:
+class StageClock:
     """One worker's time, and what it did when."""
 
-    def __init__(self, at: Place, stamps: Stamps, costs: dict[str, float], latency: float = 0.0) -> None:
+    def __init__(self, at: StagePlace, stamps: Stamps, costs: dict[str, float], latency: float = 0.0) -> None:
         self.at, self.stamps, self.costs = at, stamps, costs
         self.clock = Clock(latency)
         replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
@@ -78,7 +78,7 @@ class Watch:
                 start, apart = self.clock.now, sum(self.costs.get(letter, 0.0) for letter in "FRBW")
                 self.clock.work(self.costs.get("F&B", apart))
                 names = (ahead.micro_batch, ahead.chunk), (back.micro_batch, back.chunk)
-                self.timeline.spans.append(Span("F&B", start, self.clock.now, *names[0], along=names[1]))
+                self.timeline.spans.append(WorkSpan("F&B", start, self.clock.now, *names[0], along=names[1]))
                 self.versions[names[0]] = self.versions.pop(names[1])
             case Step():
                 self.timeline.steps.append(self.clock.now)
@@ -86,7 +86,7 @@ class Watch:
     def _work(self, letter: str, work: Forward | Backward | Weight) -> None:
         start, version = self.clock.now, self.versions[work.micro_batch, work.chunk]
         self.clock.work(self.costs[letter])
-        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
+        self.timeline.spans.append(WorkSpan(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
@@ -99,7 +99,7 @@ class Watch:
 class OverRanks:
     """Stamps between workers that are ranks."""
 
-    def __init__(self, at: Place, comm: Comm) -> None:
+    def __init__(self, at: StagePlace, comm: Comm) -> None:
         # Stamps of one kind between two ranks arrive in the order in which they are waited for; those of both kinds
         # together may not, where two stages are each other's next. So each kind has a communicator.
         self.at, self.comms = at, {what: comm.split(0) for what in (ACTIVATION, GRADIENT)}
@@ -122,7 +122,7 @@ class OverRanks:
 class InProcess:
     """A worker's access to the mail of all workers: the time at which each message on its way was sent, by its name."""
 
-    def __init__(self, at: Place, mail: dict[tuple[str, int, int], float]) -> None:
+    def __init__(self, at: StagePlace, mail: dict[tuple[str, int, int], float]) -> None:
         self.at, self.mail = at, mail
 
     def send(self, message: Send, time: float) -> None:
@@ -133,19 +133,19 @@ class InProcess:
 
 
 def simulate(
-    streams: Sequence[tuple[Place, Instructions]], costs: dict[str, float], latency: float = 0.0
+    streams: Sequence[tuple[StagePlace, Instructions]], costs: dict[str, float], latency: float = 0.0
 ) -> list[Timeline]:
     """All workers in one process, with only a clock: each goes on until it waits for a message that is not there.
     Raises ValueError if none can go on."""
     mail: dict[tuple[str, int, int], float] = {}
 
-    def run(watch: Watch, stream: Instructions) -> Iterator[Receive]:
+    def run(watch: StageClock, stream: Instructions) -> Iterator[Receive]:
         for instruction in stream:
             while isinstance(instruction, Receive) and watch.at.name(instruction) not in mail:
                 yield instruction
             watch.see(instruction)
 
-    watches = [Watch(at, InProcess(at, mail), costs, latency) for at, _ in streams]
+    watches = [StageClock(at, InProcess(at, mail), costs, latency) for at, _ in streams]
     running = {rank: run(watch, stream) for rank, (watch, (_, stream)) in enumerate(zip(watches, streams, strict=True))}
     before: dict[int, Receive] = {}
     while running:
@@ -156,7 +156,7 @@ def simulate(
     return [watch.timeline for watch in watches]
 
 
-def tell_deadlock(places: Sequence[Place], waiting: dict[int, Receive]) -> str:
+def tell_deadlock(places: Sequence[StagePlace], waiting: dict[int, Receive]) -> str:
     """Which worker waits for which. waiting: by rank, the message that never comes."""
     chain, rank = list[int](), min(waiting)
     while rank in waiting and rank not in chain:

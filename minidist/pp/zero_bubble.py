@@ -12,17 +12,17 @@ from typing import Any
 from minidist.claims.published import print_zero_bubble
 from minidist.cli.paths import write_json
 from minidist.mpi.comm import Comm
-from minidist.papers.zero_bubble import TABLE_5, Row
+from minidist.papers.zero_bubble import TABLE_5, Setting
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.watch import OverRanks, Watch
+from minidist.pp.watch import OverRanks, StageClock
 
 RANKS = tuple(sorted({row.p for row in TABLE_5}))
 
 
-def bubble_rate(comm: Comm, row: Row, schedule: str) -> float | None:
+def bubble_rate(comm: Comm, row: Setting, schedule: str) -> float | None:
     """The bubble rate on rank 0, None elsewhere. All ranks must call."""
     at = SCHEDULES[schedule].places(row.p, row.m)[comm.rank]
-    watch = Watch(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
+    watch = StageClock(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
     for instruction in SCHEDULES[schedule].instructions(at):
         watch.see(instruction)
     spans = comm.gather_object(watch.timeline.end - watch.timeline.start)

@@ -13,8 +13,8 @@ from minidist.cli.options import Parser, at_least
 from minidist.cli.paths import write_json, write_output
 from minidist.context_parallel import ContextAttention
 from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, print_closing
-from minidist.cp.compare import Row, draw, in_context, print_rows
-from minidist.cp.watch import Unwatched, Watch
+from minidist.cp.compare import SchemeMeasure, draw, in_context, print_rows
+from minidist.cp.watch import AttentionClock, Unwatched
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
 from minidist.grid.shares import needs
@@ -53,7 +53,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     return command.prepare(made, arguments, ranks, Layout(dp=ranks // n, cp=n), **how)
 
 
-def watch_forward(job: command.Job, engine: Engine) -> Watch:
+def watch_forward(job: command.Job, engine: Engine) -> AttentionClock:
     """Run one more forward while a clock watches this rank; returns its `Watch`."""
     [group] = {
         unit.attention.group
@@ -61,7 +61,7 @@ def watch_forward(job: command.Job, engine: Engine) -> Watch:
         if isinstance(unit, Block) and isinstance(unit.attention, ContextAttention)
     }
     o = job.options
-    group.watch = watch = Watch(group.comm)
+    group.watch = watch = AttentionClock(group.comm)
     engine.evaluate(*job.corpus.batch(o.batch // o.accumulate, o.context, key=(o.seed, o.steps)))
     group.watch = Unwatched()
     return watch
@@ -91,7 +91,7 @@ def compare(comm: Comm, job: command.Job) -> int:
     return int(comm.broadcast_object(0 if all(row.holds for row in found) else 1))
 
 
-def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | None:
+def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> SchemeMeasure | None:
     """Run one step; returns a row on rank 0. Raises UsageError if the scheme is not possible."""
     o = Namespace(**{**vars(job.options), "scheme": scheme, "positions": positions})
     check_context(o, job.layout.cp)
@@ -99,7 +99,7 @@ def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | 
     engine = make(made, comm)
     comm.ledger.reset()
     train.train_step(engine, job.corpus, o, step=0)
-    sent, held = comm.ledger.by_phase(), engine.memory()["messages"]
+    sent, held = comm.ledger.by_phase(), engine.peak_bytes()["messages"]
     mine = (in_context(sent, "forward"), in_context(sent, "backward"), engine.layer_activations, held)
     watch = watch_forward(made, engine)
     everyone = comm.gather_object((*mine, sum(watch.pairs), watch.clock.now, watch.spans))
@@ -107,7 +107,7 @@ def measure(comm: Comm, job: command.Job, scheme: str, positions: str) -> Row | 
         return None
     forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
     promised = attention_bytes(Asked(job.chapter, o, job.layout, len(job.corpus.vocabulary)))
-    return Row(scheme, positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
+    return SchemeMeasure(scheme, positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
 
 
 def make(job: command.Job, comm: Comm) -> DataParallel:

@@ -151,7 +151,7 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
     found = []
     for name in names:
         units, k = declare_published(name)
-        mine = expert_parallel.split(units, expert_parallel.Group(comm, comm, np.float32))
+        mine = expert_parallel.split(units, expert_parallel.ExpertGroup(comm, comm, np.float32))
         flats = [flat for unit in mine for flat in unit.flats]
         experts = sum(flat.size for flat in flats if flat.parameters[0].group == EXPERTS)
         routers = sum(of.size for flat in flats for of in flat.parameters if of.name.endswith("router.weight"))

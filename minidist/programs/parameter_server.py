@@ -10,7 +10,7 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
-from minidist.nn.tensor import Array
+from minidist.nn.layers import Tokens, flats_of
 from minidist.programs.chapter import Program
 from minidist.programs.proof import prove
 from minidist.programs.serial import Serial
@@ -18,7 +18,7 @@ from minidist.ps import report
 from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
+from minidist.ps.plan import MOST_VIRTUAL, RankPlan, cut, divided
 from minidist.ps.replay import Replay
 
 CONSISTENCIES = ("bsp", "ssp", "async")
@@ -61,7 +61,7 @@ def parser() -> Parser:
     return made
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command.Job, Plan]:
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command.Job, RankPlan]:
     """Parse and check; nothing is allocated. Raises UsageError for options that cannot work."""
     options = made.parse_args(arguments)
     if options.colocated:
@@ -101,7 +101,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     layout = Layout(dp=len(workers), servers=ranks - len(workers))
     job = command.prepare(made, arguments, ranks, layout)
     k = len(servers)
-    flats = divided(job.units, k)
+    flats = flats_of(divided(job.units, k))
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         if k * options.virtual > MOST_VIRTUAL:
@@ -112,21 +112,21 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(ring.chunk(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
-    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))
+    plan = RankPlan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))
     return job, plan
 
 
 class Served:
     """Workers and servers as what takes steps: all at the first call, because workers are in different ones."""
 
-    def __init__(self, comm: Comm, job: command.Job, plan: Plan) -> None:
+    def __init__(self, comm: Comm, job: command.Job, plan: RankPlan) -> None:
         divided(job.units, len(plan.servers))
         self.comm, self.job, self.plan = comm, job, replace(plan, options=job.options)
         self.engine = Whole(job, len(plan.servers))
         self.start, self.losses = self.engine.read(), list[float]()
         self.outcome: TrainedRun | None = None  # on rank 0
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         if not self.losses:
             self.outcome = parameter_server.train_once(self.comm, self.job, self.plan, self.start)
             if self.outcome:
@@ -138,7 +138,7 @@ class Served:
         return self.losses.pop()
 
 
-def prove_servers(comm: Comm, job: command.Job, plan: Plan) -> Proof | None:
+def prove_servers(comm: Comm, job: command.Job, plan: RankPlan) -> Proof | None:
     """Prove a training's numbers, in its own order of pushes."""
     made: list[Served] = []
 
@@ -154,7 +154,7 @@ def prove_servers(comm: Comm, job: command.Job, plan: Plan) -> Proof | None:
     return prove(comm, job, make, Serial(alone, 3 * plan.options.local_steps, plain=False, shorter=False))
 
 
-def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
+def work(comm: Comm, prepared: tuple[command.Job, RankPlan]) -> int:
     """Run every training that the options ask for, from the same start; returns the exit status."""
     keep_freed_memory()
     job, plan = prepared

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from minidist import checkpoint
@@ -22,6 +23,20 @@ from minidist.nn.sample import generate
 from minidist.train import Driver, History, step_times, train, validate
 
 
+@dataclass
+class RankReport:
+    """What a rank tells rank 0 at the end of a run: `Run` says what each is."""
+
+    validation_loss: float  # its part
+    sent: dict[str, dict[str, int]]
+    sent_to: dict[int, int]
+    received: int
+    memory: dict[str, int]
+    counted: dict[str, Any]
+    below: dict[str, dict[str, int]]  # its device: bytes in each memory there
+    moved: dict[str, Any]
+
+
 def train_and_report(
     job: Job,
     driver: Driver,
@@ -36,7 +51,7 @@ def train_and_report(
     """
     keep_freed_memory()
     engine, options, corpus = driver.engine, job.options, job.corpus
-    watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
+    watching = witness.MemoryWitness(engine.device, engine.host, began=job.began) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
     say_at_start(job, comm.rank, comm.size)
@@ -47,11 +62,17 @@ def train_and_report(
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
     seen = {"witness": watching.close()} if watching else {}
-    validation, memory = validate(driver, corpus, options), engine.memory()
-    below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
-    counted = {"tokens": history.tokens, **driver.counted(), **count(), **seen}
-    wire = history.sent or {}, history.sent_to, history.received
-    everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
+    mine = RankReport(
+        validation_loss=validate(driver, corpus, options),
+        sent=history.sent or {},
+        sent_to=history.sent_to,
+        received=history.received,
+        memory=engine.peak_bytes(),
+        counted={"tokens": history.tokens, **driver.other_counts(), **count(), **seen},
+        below={pool.name: pool.peak for pool in engine.pools if pool is not engine.device},
+        moved=history.moved,
+    )
+    everyone = comm.gather_object(mine)
     held = comm.gather_object(history.held) if options.memory_plot else None
     if options.save:
         checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
@@ -116,27 +137,17 @@ def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
     print(needs.in_words(estimate(asked), options.device_memory))
 
 
-def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report.
-
-    everyone: for each rank, its part of the validation loss, what it sent, received and held, what else it counted,
-    and what it held below its device and moved there and back.
-    """
-    validation, sent, sent_to, received, memory, counted, below, moved = zip(*everyone, strict=True)
+def summarise(job: Job, history: History, everyone: list[RankReport]) -> Run:
+    """The run, for the report."""
+    of_ranks = {name: [vars(rank)[name] for rank in everyone] for name in vars(everyone[0])}
     return Run(
         chapter=job.chapter,
         options=job.options,
         layout=job.layout,
         vocabulary=len(job.corpus.vocabulary),
         loss=history.losses,
-        validation_loss=sum(validation),
+        validation_loss=sum(of_ranks.pop("validation_loss")),
         unigram_entropy=job.corpus.unigram_entropy(),
         step_ms=step_times(history.milliseconds),
-        sent=list(sent),
-        sent_to=list(sent_to),
-        received=list(received),
-        memory=list(memory),
-        counted=list(counted),
-        below=list(below),
-        moved=list(moved),
+        **of_ranks,
     )

@@ -15,8 +15,8 @@ import numpy as np
 from minidist.command import Job, declare
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Block, Unit
-from minidist.nn.mixture import Mixture, Plan, make_plan
+from minidist.nn.layers import Batch, Block, Tokens, Unit
+from minidist.nn.mixture import Mixture, RoutingPlan, make_plan
 from minidist.nn.tensor import Array
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.context import positions
@@ -44,10 +44,10 @@ class Delayed(Engine):
     """Serial training whose micro-batch k, from 0, sees older weights: those that version(k, flat) updates made."""
 
     def __init__(self, units: list[Unit], settings: Settings, version: Callable[[int, Flat], int]) -> None:
-        self.version, self.history, self.first = version, dict[Flat, list[Array]](), 0
         super().__init__(units, settings)
+        self.version, self.history, self.first = version, dict[Flat, list[Array]](), 0
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         if not self.history:  # after a checkpoint was loaded
             self.history, self.first = {flat: [flat.param.copy()] for flat in self.flats}, self.steps
         return super().train_batch(x, y)
@@ -71,8 +71,8 @@ class Own(Engine):
     """One of n trainings, each of the mean loss over its own rows."""
 
     def __init__(self, job: Job, number: int, n: int) -> None:
-        self.number, self.n = number, n
         super().__init__(declare(job.options, len(job.corpus.vocabulary)), job.settings)
+        self.number, self.n = number, n
 
     def rows(self, n: int) -> range:
         sizes = chunk_sizes(n, self.n)
@@ -93,7 +93,7 @@ class Averaged(Engine):
         self.every, self.lr, self.momentum = every, lr, momentum
         self.v = [np.zeros(flat.padded) for flat in self.flats]
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         loss = sum(own.train_batch(x, y) for own in self.own)
         self.steps += 1
         if self.steps % self.every == 0:
@@ -124,7 +124,7 @@ class Apart(Mixture):
     hosts: int = field(kw_only=True, default=1)  # of the experts
     limit: int = field(kw_only=True, default=1)  # of hosts that a token may go to
 
-    def plan(self, chosen: Array, batch: Batch) -> Plan:
+    def plan(self, chosen: Array, batch: Batch) -> RoutingPlan:
         groups, (n, k) = self.groups(*batch.tokens.shape), chosen.shape
         room = self.room(Fraction(n, len(groups)))
         if room is None:
@@ -138,7 +138,7 @@ class Apart(Mixture):
         slot = slots.reshape(-1)
         place = np.full(k * n + 1, len(slot))
         place[slot] = np.arange(len(slot))
-        return Plan(slot.astype(np.int32), place[:-1].astype(np.int32), np.full(self.number, len(groups) * room))
+        return RoutingPlan(slot.astype(np.int32), place[:-1].astype(np.int32), np.full(self.number, len(groups) * room))
 
     def choose(self, prob: Array) -> Array:
         """Of the hosts, those whose k/limit best experts are best together."""

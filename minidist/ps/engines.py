@@ -9,11 +9,11 @@ from minidist import Stopped, checkpoint, command, ring, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
-from minidist.nn.optim import SGD, clipping_factor, squared_norm
+from minidist.nn.layers import Unit, flats_of
+from minidist.nn.optim import SGD, clipping_factor, sum_of_squares
 from minidist.nn.tensor import Array
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import Plan, Range, divided
+from minidist.ps.plan import Range, RankPlan, divided
 from minidist.ps.simulated_time import step_seconds
 
 
@@ -21,15 +21,19 @@ class Gradients(Engine):
     """Forward and backward on a worker's share of the rows. All S weights are in one array, and all S gradients in
     another; the units' arrays are views of these."""
 
-    def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
-        self.plan, self.number = plan, number
-        self.weights, self.grads, self.accrued = (np.zeros(plan.size, settings.precision.stored) for _ in range(3))
-        self.placed = 0  # keys that are assigned to units so far
+    def __init__(self, units: list[Unit], settings: Settings, plan: RankPlan, number: int) -> None:
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
+        self.plan, self.number = plan, number
         for kind, array in (("parameters", self.weights), ("gradients", self.grads), ("gradients", self.accrued)):
             self.device.hold(kind, array)
         self.steps = plan.first_step
         self.share = self.scale = 1.0  # of the batch; factor of what is pushed
+
+    def make_memories(self) -> None:
+        super().make_memories()
+        size = sum(flat.padded for flat in flats_of(self.units))
+        self.weights, self.grads, self.accrued = (np.zeros(size, self.precision.stored) for _ in range(3))
+        self.placed = 0  # keys that are assigned to units so far
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """A unit's place among the S weights and gradients. The weights themselves come with the first pull."""
@@ -63,7 +67,7 @@ class Gradients(Engine):
             self.grads.fill(0)
         self.scale = 1.0
         if not self.plan.aggregate:  # no sum over workers follows: the mean over this worker's rows, clipped here
-            norm = math.sqrt(squared_norm(self.accrued)) / self.share
+            norm = math.sqrt(sum_of_squares(self.accrued)) / self.share
             if not math.isfinite(norm):
                 raise Stopped("the gradient is not finite: lower --lr")
             self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
@@ -92,9 +96,8 @@ class Whole(Engine):
     """The whole model in one place: to start from, and, at the end, to validate, save and sample."""
 
     def __init__(self, job: command.Job, shards: int) -> None:
-        units = command.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
-        divided(units, shards)
-        super().__init__(units, job.settings)
+        # job.units have the arrays of rank 0's worker.
+        super().__init__(divided(command.declare(job.options, len(job.corpus.vocabulary)), shards), job.settings)
         if job.options.load:
             checkpoint.load(job.options.load, self)
 

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Collection
 
 from minidist.ps.key_lists import KeyLists
-from minidist.ps.messages import Flush, Request
-from minidist.ps.plan import Plan
+from minidist.ps.messages import Flush, WorkerRequest
+from minidist.ps.plan import RankPlan
 
 
 class Inbox:
@@ -21,17 +21,17 @@ class Inbox:
     same order and hold the same pulls back, and no server ever waits for a worker that waits for another server.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RankPlan) -> None:
         workers = len(plan.workers)
-        self.waiting: list[deque[Request]] = [deque() for _ in range(workers)]
+        self.waiting: list[deque[WorkerRequest]] = [deque() for _ in range(workers)]
         self.more = [True] * workers  # whether the worker is in the middle of a moment's messages
         self.finished = [False] * workers
         self.key_lists = KeyLists(plan.options.keys == "cached")
 
-    def add(self, message: Request) -> None:
+    def add(self, message: WorkerRequest) -> None:
         self.waiting[message.worker].append(self.key_lists.restore_keys(message))
 
-    def next(self, held_back: Collection[int]) -> Request | None:
+    def next(self, held_back: Collection[int]) -> WorkerRequest | None:
         """The earliest message, or None if it is too soon to tell. held_back: workers with a pull that is held back."""
         for worker, messages in enumerate(self.waiting):
             waits_for_us = worker in held_back and not self.more[worker]

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from minidist.ps.messages import Pull, Push, Request
+from minidist.ps.messages import Pull, Push, WorkerRequest
 
 Array = np.ndarray
 
@@ -18,7 +18,7 @@ class KeyLists:
         self.told: set[tuple[int, int]] = set()  # by a sender: (receiver, signature)
         self.seen: dict[int, Array] = {}  # by a receiver: signature -> keys
 
-    def shortened(self, message: Request, receiver: int) -> Request:
+    def shortened(self, message: WorkerRequest, receiver: int) -> WorkerRequest:
         """The message to send: shortened if possible."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message
@@ -28,7 +28,7 @@ class KeyLists:
         self.told.add((receiver, signature))
         return message
 
-    def restore_keys(self, message: Request) -> Request:
+    def restore_keys(self, message: WorkerRequest) -> WorkerRequest:
         """The message with its keys restored."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message

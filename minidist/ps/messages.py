@@ -20,7 +20,7 @@ ALL = -1  # all ranges of a shard; all workers
 
 
 @dataclass(kw_only=True)
-class Message:
+class WireMessage:
     """What all kinds have. arrays: what may follow the header, keys or clocks (int64) before values, and the phase
     under which the wire counts each."""
 
@@ -29,14 +29,14 @@ class Message:
 
 
 @dataclass(kw_only=True)
-class ToShard(Message):
+class ToShard(WireMessage):
     """To a rank that holds a shard."""
 
     shard: int
 
 
 @dataclass(kw_only=True)
-class Request(ToShard):
+class WorkerRequest(ToShard):
     """From a worker to the server of a shard. What a worker sends at one moment carries one stamp."""
 
     clock: int  # iterations done when it computed this gradient, or when it asks for weights
@@ -48,7 +48,7 @@ class Request(ToShard):
 
 
 @dataclass(kw_only=True)
-class Push(Request):
+class Push(WorkerRequest):
     """Here is my gradient of a range of keys."""
 
     arrays: ClassVar = {"keys": "push keys", "values": "push values"}
@@ -60,7 +60,7 @@ class Push(Request):
 
 
 @dataclass(kw_only=True)
-class Pull(Request):
+class Pull(WorkerRequest):
     """Send me the weights of a range as soon as they are fresh enough."""
 
     arrays: ClassVar = {"keys": "pull keys"}
@@ -70,14 +70,14 @@ class Pull(Request):
 
 
 @dataclass(kw_only=True)
-class Flush(Request):
+class Flush(WorkerRequest):
     """I have sent my last push: tell me when all pushes are safe."""
 
     range: ClassVar[int] = ALL
 
 
 @dataclass(kw_only=True)
-class Answer(Message):
+class Answer(WireMessage):
     """From a server to a worker: the weights of a range; or, to a Flush, that all is safe."""
 
     arrays: ClassVar = {"clocks": "clocks", "values": "pull values"}
@@ -123,25 +123,25 @@ class Copied(ToShard):
 
 
 @dataclass(kw_only=True)
-class Closed(Message):
+class Closed(WireMessage):
     """To all ranks, from the host of a server that has stopped: no server listens here any more."""
 
     rank: int
 
 
 @dataclass(kw_only=True)
-class Done(Message):
+class WorkerDone(WireMessage):
     """From a worker to all ranks: I have trained, and what I pushed is safe."""
 
 
-KINDS: tuple[type[Message], ...] = (Push, Pull, Flush, Answer, Norm, Update, Copied, Closed, Done)
+KINDS: tuple[type[WireMessage], ...] = (Push, Pull, Flush, Answer, Norm, Update, Copied, Closed, WorkerDone)
 # For each kind, the fields of its header, at most nine, with their types.
-FIELDS: dict[type[Message], dict[str, Any]] = {
+FIELDS: dict[type[WireMessage], dict[str, Any]] = {
     kind: {each.name: each.type for each in fields(kind) if each.name not in ("nbytes", *kind.arrays)} for kind in KINDS
 }
 
 
-def _following(message: Message) -> list[tuple[int, Array, str]]:
+def _following(message: WireMessage) -> list[tuple[int, Array, str]]:
     """Place (0: whole numbers, 1: values), array and phase of what follows the header."""
     found = ((name, getattr(message, name), phase) for name, phase in message.arrays.items())
     return [(int(name == "values"), array, phase) for name, array, phase in found if array is not None and array.size]
@@ -153,13 +153,13 @@ class Mailbox:
     def __init__(self, comm: Comm, dtype: type[np.generic]) -> None:
         self.comm, self.dtype, self.rank = comm, dtype, comm.rank
         self.closed: set[int] = set()  # ranks whose server has stopped
-        self.local: deque[Message] = deque()  # messages to this rank itself
+        self.local: deque[WireMessage] = deque()  # messages to this rank itself
 
-    def send(self, dest: int, message: Message, cable: Cable | None = None, again: bool = False) -> None:
+    def send(self, dest: int, message: WireMessage, cable: Cable | None = None, again: bool = False) -> None:
         """Send in the background. cable: the sender's, if it takes simulated time; the message notes when it has left.
         again: it was sent before, to a server that stopped, and is counted apart."""
         header, following = np.zeros(HEADER), _following(message)
-        if cable and isinstance(message, Request | Answer):
+        if cable and isinstance(message, WorkerRequest | Answer):
             message.left = cable.send(sum(array.nbytes for _, array, _ in following) * (dest != self.rank))
         if dest == self.rank:
             copies = {name: array.copy() for name in message.arrays if (array := getattr(message, name)) is not None}
@@ -176,7 +176,7 @@ class Mailbox:
             with self.comm.phase("sent again" if again else phase):
                 self.comm.post(array, dest)
 
-    def next(self) -> Message | None:
+    def next(self) -> WireMessage | None:
         """The message that arrived first, from any rank; None if there is none."""
         if self.local:
             return self.local.popleft()

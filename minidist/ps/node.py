@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from minidist.ps.messages import Answer, Closed, Done, Mailbox, ToShard
-from minidist.ps.plan import Plan
-from minidist.ps.replication import Stopped
+from minidist.ps.messages import Answer, Closed, Mailbox, ToShard, WorkerDone
+from minidist.ps.plan import RankPlan
+from minidist.ps.replication import ServerStopped
 from minidist.ps.requests import Requests
 
 NAP = 0.0002  # seconds of sleep when no message is there: another rank may need the core
@@ -29,7 +29,7 @@ class Node:
     """What is on one rank: a worker, or a server and copies of others, or both."""
 
     def __init__(
-        self, plan: Plan, mailbox: Mailbox, servers: Mapping[int, ServerPart], worker: WorkerPart | None
+        self, plan: RankPlan, mailbox: Mailbox, servers: Mapping[int, ServerPart], worker: WorkerPart | None
     ) -> None:
         self.plan, self.mailbox, self.servers, self.worker = plan, mailbox, servers, worker
         self.done = 0  # workers that are done
@@ -41,7 +41,7 @@ class Node:
             match self.mailbox.next():
                 case None:
                     time.sleep(NAP)
-                case Done():
+                case WorkerDone():
                     self.done += 1
                 case Closed(rank=rank):
                     self.peer_stopped(rank)
@@ -51,7 +51,7 @@ class Node:
                 case ToShard() as message if message.shard in self.servers:  # a server that has stopped ignores it
                     try:
                         self.servers[message.shard].handle(message)
-                    except Stopped:
+                    except ServerStopped:
                         self.stop()
 
     def stop(self) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from minidist import Stopped
-from minidist.nn.optim import squared_norm
+from minidist.nn.optim import sum_of_squares
 from minidist.nn.tensor import Array
 from minidist.ps.messages import Mailbox, Norm
-from minidist.ps.plan import Plan
+from minidist.ps.plan import RankPlan
 from minidist.ps.simulated_time import LATENCY, Cable
 
 
 class Norms:
     """The sums of squares that the server of a shard has heard from the others."""
 
-    def __init__(self, shard: int, plan: Plan, mailbox: Mailbox) -> None:
+    def __init__(self, shard: int, plan: RankPlan, mailbox: Mailbox) -> None:
         self.shard, self.plan, self.mailbox = shard, plan, mailbox
         self.latest: dict[int, Norm] = {}  # by shard
 
@@ -30,7 +30,7 @@ class Norms:
         clock: iterations done before the update. Waits in simulated time (cable) until the last part is here.
         """
         if self.shard not in self.latest or self.latest[self.shard].clock < clock:
-            mine = sum(squared_norm(total) for _, total in sorted(sums.items()))
+            mine = sum(sum_of_squares(total) for _, total in sorted(sums.items()))
             self.add(Norm(shard=self.shard, teller=self.shard, clock=clock, squares=mine, time=cable.now))
             self.tell(range(len(self.plan.servers)))
         parts = [norm for _, norm in sorted(self.latest.items()) if norm.clock == clock]

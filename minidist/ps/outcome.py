@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minidist.nn.tensor import Array
-from minidist.ps.plan import Plan
-from minidist.ps.replication import Chain
+from minidist.ps.plan import RankPlan
+from minidist.ps.replication import ReplicaChain
 from minidist.ps.vector_clock import RangeClocks
 
 WINDOW = 10  # losses are shown as the mean of this number of steps
@@ -44,7 +44,7 @@ class WorkerLog:
 
 
 @dataclass
-class Held:
+class HeldShard:
     """A shard as one of its holders has it at the end."""
 
     shard: int
@@ -57,8 +57,8 @@ class Held:
 
     @classmethod
     def of(
-        cls, chain: Chain, state: dict[int, list[Array]], clocks: RangeClocks, order: list[tuple[int, int, int]]
-    ) -> "Held":
+        cls, chain: ReplicaChain, state: dict[int, list[Array]], clocks: RangeClocks, order: list[tuple[int, int, int]]
+    ) -> "HeldShard":
         """state: [weights, *moments] of each range."""
         arrays = [array for arrays in state.values() for array in arrays]
         weights = sum(weights.nbytes for weights, *_ in state.values())
@@ -74,28 +74,28 @@ class Held:
 
 
 @dataclass
-class RankResult:
+class RankOutcome:
     """What one rank did."""
 
     log: WorkerLog | None
     sent: dict[tuple[str, int], list[int]]  # (phase, rank) -> [bytes, messages]
     received: int  # bytes, headers included
-    held: list[Held]
+    held: list[HeldShard]
 
 
 @dataclass
 class TrainedRun:
     """A run, as rank 0 knows it at the end."""
 
-    plan: Plan
-    ranks: list[RankResult]
+    plan: RankPlan
+    ranks: list[RankOutcome]
 
     @property
     def logs(self) -> list[WorkerLog]:
         return [rank.log for rank in self.ranks if rank.log]
 
     @property
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldShard]:
         """Every shard, by every rank that holds it."""
         return [held for rank in self.ranks for held in rank.held]
 

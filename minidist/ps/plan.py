@@ -34,7 +34,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankPlan:
     """Which rank does what."""
 
     workers: list[int]  # the rank of each worker
@@ -78,12 +78,11 @@ class Plan:
         return [rank for rank in holders if rank not in closed]
 
 
-def divided(units: Sequence[Unit], k: int) -> list[Flat]:
-    """The units' Flats, padded so that k servers can share them evenly."""
-    flats = flats_of(units)
-    for flat in flats:
+def divided(units: list[Unit], k: int) -> list[Unit]:
+    """The units; their Flats are padded so that k servers can share them evenly."""
+    for flat in flats_of(units):
         flat.shards = k
-    return flats
+    return units
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:

@@ -12,11 +12,12 @@ import numpy as np
 
 from minidist.command import Job
 from minidist.engine import Engine
+from minidist.nn.layers import Tokens
 from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.papers.collectives import chunk_sizes
 from minidist.ps.outcome import TrainedRun
-from minidist.ps.plan import Plan, divided
+from minidist.ps.plan import RankPlan, divided
 
 Pushed = tuple[float, Array]  # a worker's share of the batch, and what it pushes of all keys
 
@@ -24,9 +25,8 @@ Pushed = tuple[float, Array]  # a worker's share of the batch, and what it pushe
 class Replay(Engine):
     """Serial training of workers' iterations."""
 
-    def __init__(self, job: Job, plan: Plan, outcome: TrainedRun) -> None:
-        divided(job.units, len(plan.servers))  # the same keys
-        super().__init__(job.units, job.settings)
+    def __init__(self, job: Job, plan: RankPlan, outcome: TrainedRun) -> None:
+        super().__init__(divided(job.units, len(plan.servers)), job.settings)  # the same keys
         self.plan, self.outcome = plan, outcome
         self.worker: int | None = None  # whose rows a pass is for; None: all
         self.accrued = [np.zeros(plan.size) for _ in plan.workers]  # gradients that a filter has kept back
@@ -35,7 +35,7 @@ class Replay(Engine):
         self.ranges: list[list[Array]] = []  # [weights, *moments] of each
         self.history: list[list[Array]] = []  # of each range, its weights after each update
 
-    def train_batch(self, x: Array, y: Array) -> float:
+    def train_batch(self, x: Tokens, y: Tokens) -> float:
         """The loss of the next step. All are taken at the first call, because workers are in different ones."""
         if not self.taken:
             states = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)  # each of all keys

@@ -11,18 +11,18 @@ job, because MPI offers nothing else.
 """
 
 from minidist.ps.messages import Copied, Mailbox, Update
-from minidist.ps.plan import Plan
+from minidist.ps.plan import RankPlan
 from minidist.ps.simulated_time import BANDWIDTH, LATENCY
 
 
-class Stopped(Exception):
+class ServerStopped(Exception):
     """The server on this rank stops here."""
 
 
-class Chain:
+class ReplicaChain:
     """The ranks that hold a shard, as one of them sees it: the first serves it, the others keep copies."""
 
-    def __init__(self, shard: int, plan: Plan, mailbox: Mailbox) -> None:
+    def __init__(self, shard: int, plan: RankPlan, mailbox: Mailbox) -> None:
         self.shard, self.plan, self.mailbox = shard, plan, mailbox
         self.under_way: Update | None = None  # on the server: an update that some copies may not have made
         self.passed: Update | None = None  # on a copy: the last update that was passed on
@@ -88,4 +88,4 @@ class Chain:
         self.events += 1
         rank = self.plan.servers[self.shard]
         if rank == self.mailbox.rank and self.plan.options.stop == (rank, self.events):
-            raise Stopped
+            raise ServerStopped

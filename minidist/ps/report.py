@@ -22,7 +22,7 @@ from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import WINDOW, TrainedRun
-from minidist.ps.plan import Plan
+from minidist.ps.plan import RankPlan
 
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
@@ -32,7 +32,7 @@ def trainings(options: command.Options) -> list[tuple[str, float]]:
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
 
 
-def say_at_start(job: command.Job, plan: Plan) -> None:
+def say_at_start(job: command.Job, plan: RankPlan) -> None:
     """Print, one per line, what every chapter says at its start, and what no saved run of several workers continues."""
     command.say_at_start(job, rank=0, ranks=len(plan.workers))
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from minidist.ps.key_lists import KeyLists
-from minidist.ps.messages import Answer, Flush, Mailbox, Pull, Request
+from minidist.ps.messages import Answer, Flush, Mailbox, Pull, WorkerRequest
 from minidist.ps.outcome import WorkerLog
-from minidist.ps.plan import Plan
+from minidist.ps.plan import RankPlan
 from minidist.ps.simulated_time import Cable
 
 Serve = Callable[[Callable[[], bool]], None]  # handles messages until a condition holds
@@ -15,14 +15,14 @@ Serve = Callable[[Callable[[], bool]], None]  # handles messages until a conditi
 class Requests:
     """The requests of one worker."""
 
-    def __init__(self, worker: int, plan: Plan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
+    def __init__(self, worker: int, plan: RankPlan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
         self.worker, self.plan, self.mailbox, self.cable, self.log = worker, plan, mailbox, cable, log
         self.key_lists = KeyLists(plan.options.keys == "cached")
         self.open: set[tuple[int, int]] = set()  # (shard, range) of requests not answered yet
         self.answers: list[Answer] = []  # of this moment
-        self.kept: dict[int, list[Request]] = {shard: [] for shard in range(len(plan.servers))}  # if servers stop
+        self.kept: dict[int, list[WorkerRequest]] = {shard: [] for shard in range(len(plan.servers))}  # if servers stop
 
-    def send(self, messages: Sequence[Request]) -> None:
+    def send(self, messages: Sequence[WorkerRequest]) -> None:
         """Send all messages of one moment."""
         last = {message.shard: message for message in messages}
         for message in messages:

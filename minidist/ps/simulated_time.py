@@ -29,7 +29,7 @@ def step_seconds(parameters: int, tokens: int, jitter: float, slow: float, key: 
     return slow * (1 - jitter + jitter * float(luck)) * 6 * parameters * tokens / SPEED
 
 
-class Link:
+class CableDirection:
     """One direction of a rank's cable: one message after another."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Cable:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.out, self.into = Link(), Link()
+        self.out, self.into = CableDirection(), CableDirection()
 
     def send(self, nbytes: int) -> float:
         """When the last byte of a message that is sent now will have left. The sender does not wait for it."""

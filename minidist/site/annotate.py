@@ -15,7 +15,7 @@ from pygments.lexers import PythonLexer
 SECTION = re.compile(r" *# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file, or of a class
 
 
-class Piece(NamedTuple):
+class AnnotatedLines(NamedTuple):
     """Some lines of code, and their docstring as a note. A heading has a title and nothing else."""
 
     code: str
@@ -24,12 +24,12 @@ class Piece(NamedTuple):
     name: str = ""  # Class.method, for links
 
 
-def take_apart(path: Path) -> tuple[str, list[Piece]]:
+def take_apart(path: Path) -> tuple[str, list[AnnotatedLines]]:
     """A module's docstring, and the rest in pieces, in the order of the file."""
     source = path.read_text()
     lines, tree = source.splitlines(), ast.parse(source)
     document = ast.get_docstring(tree) or ""
-    pieces, done = list[Piece](), (tree.body[0].end_lineno or 0) if document else 0
+    pieces, done = list[AnnotatedLines](), (tree.body[0].end_lineno or 0) if document else 0
     for node, name, with_methods in _definitions(tree):
         begin = _above(lines, _first(node) - 1, done)
         pieces += _plain(lines[done:begin])
@@ -40,7 +40,7 @@ def take_apart(path: Path) -> tuple[str, list[Piece]]:
         code = lines[begin:done]
         if note:
             code = [*lines[begin : string.lineno - 1], *lines[string.end_lineno : done]]
-        pieces.append(Piece("\n".join(code), note, name=name))
+        pieces.append(AnnotatedLines("\n".join(code), note, name=name))
     pieces += _plain(lines[done:])
     return document, pieces
 
@@ -69,22 +69,22 @@ def _above(lines: list[str], begin: int, done: int) -> int:
     return begin
 
 
-def _plain(lines: list[str]) -> Iterator[Piece]:
+def _plain(lines: list[str]) -> Iterator[AnnotatedLines]:
     """Pieces for the lines between definitions, cut at headings."""
     block = list[str]()
     for line in lines:
         if found := SECTION.match(line):
             if any(part.strip() for part in block):
-                yield Piece("\n".join(block))
-            yield Piece("", title=found[1])
+                yield AnnotatedLines("\n".join(block))
+            yield AnnotatedLines("", title=found[1])
             block = []
         else:
             block.append(line)
     if any(part.strip() for part in block):
-        yield Piece("\n".join(block))
+        yield AnnotatedLines("\n".join(block))
 
 
-def as_html(pieces: list[Piece]) -> str:
+def as_html(pieces: list[AnnotatedLines]) -> str:
     """Rows of two columns: notes on the left, code on the right."""
     rows = []
     for piece in pieces:

@@ -16,7 +16,7 @@ from minidist.contents import CHAPTERS
 NAMES = [f"minidist.{chapter.name}" for chapter in CHAPTERS]
 
 
-class Change(NamedTuple):
+class MethodChange(NamedTuple):
     """A method of a chapter, and what it replaces: "" if it is new."""
 
     name: str
@@ -25,12 +25,12 @@ class Change(NamedTuple):
     after: str
 
 
-def changes(chapter: str) -> list[Change]:
+def changes(chapter: str) -> list[MethodChange]:
     """The changes in a chapter's classes that extend a class of an earlier chapter or the engine."""
     return [*_changes(importlib.import_module(f"minidist.{chapter}"))]
 
 
-def _changes(module: ModuleType) -> Iterator[Change]:
+def _changes(module: ModuleType) -> Iterator[MethodChange]:
     for kind in vars(module).values():
         if not inspect.isclass(kind) or kind.__module__ != module.__name__:
             continue
@@ -44,7 +44,7 @@ def _changes(module: ModuleType) -> Iterator[Change]:
                 (vars(base)[name] for base in kind.__mro__[1:] if inspect.isfunction(vars(base).get(name))), None
             )
             where = f"{old.__module__.removeprefix('minidist.')}: {old.__qualname__}" if old else ""
-            yield Change(f"{kind.__name__}.{name}", where, _code(old) if old else "", _code(method))
+            yield MethodChange(f"{kind.__name__}.{name}", where, _code(old) if old else "", _code(method))
 
 
 def _code(method: object) -> str:
@@ -58,7 +58,7 @@ def _code(method: object) -> str:
     return "\n".join(lines)
 
 
-def as_html(found: list[Change]) -> str:
+def as_html(found: list[MethodChange]) -> str:
     """Two columns: before and after, lines that changed marked."""
     parts = []
     for change in found:
@@ -68,7 +68,7 @@ def as_html(found: list[Change]) -> str:
     return "\n".join(parts)
 
 
-def _columns(change: Change) -> str:
+def _columns(change: MethodChange) -> str:
     """A row for each line or pair of lines. On a phone the lines of a pair are stacked; unchanged ones appear once."""
     before, after = change.before.splitlines(), change.after.splitlines()
     rows = list[str]()

@@ -143,8 +143,8 @@ def figures(counted: Mapping[int, float]) -> str:
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
     shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     search = (
-        f'<form class="compute" id="filter">{forms.Choice("paper", "paper", EVERY, [EVERY, *papers]).as_html()}'
-        f"{forms.Choice('evidence', 'where it was read', EVERY, [EVERY, *get_args(Evidence)]).as_html()}"
+        f'<form class="compute" id="filter">{forms.ChoiceField("paper", "paper", EVERY, [EVERY, *papers]).as_html()}'
+        f"{forms.ChoiceField('evidence', 'where it was read', EVERY, [EVERY, *get_args(Evidence)]).as_html()}"
         '<label>section, formula, any words <input name="words" type="search"></label></form>'
         '<p><output id="count"></output></p>'
     )
@@ -186,7 +186,7 @@ def collectives(recorded: traces.Traces) -> str:
     """The page that plays traces: its first view; its script reads all others from files next to the page."""
     name, ranks = FIRST
     settings: list[forms.Setting] = [
-        forms.Choice("name", "collective", name, list(traces.COLLECTIVES)),
+        forms.ChoiceField("name", "collective", name, list(traces.COLLECTIVES)),
         forms.Slider("ranks", "ranks N", ranks, traces.RANKS[0], traces.RANKS[-1]),
         forms.Slider("step", "steps done", 0, 0, len(recorded[name, ranks]["messages"])),
     ]

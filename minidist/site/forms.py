@@ -1,8 +1,10 @@
 """The forms of the pages that compute: their settings, with the values of the first view."""
 
 import html
-from collections.abc import Sequence
-from typing import NamedTuple
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from minidist.cli.models import MODELS
 from minidist.cp.claims import SCHEMES
@@ -11,7 +13,7 @@ from minidist.plan.search import RECOMPUTE
 from minidist.pp.schedules import SCHEDULES
 
 
-class Choice(NamedTuple):
+class ChoiceField(NamedTuple):
     """A choice of one of several words."""
 
     name: str
@@ -81,7 +83,7 @@ class Text(NamedTuple):
         return f'<label>{label} <input type="text" name="{self.name}" value="{value}"></label>'
 
 
-Setting = Choice | Slider | Powers | Text
+Setting = ChoiceField | Slider | Powers | Text
 
 
 class Page(NamedTuple):
@@ -101,70 +103,25 @@ class Page(NamedTuple):
         return f'<form class="compute" data-page="{self.name}">\n{inputs}\n</form>'
 
 
-FLUSHING = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+WORDS: dict[str, Sequence[str]] = {  # the lists of words that pages.toml names
+    "FLUSHING": [name for name, schedule in SCHEDULES.items() if schedule.flushes],
+    "MODELS": list(MODELS),
+    "RECOMPUTE": RECOMPUTE,
+    "PRECISIONS": list(BYTES),
+    "SCHEMES": SCHEMES,
+}
+KINDS: dict[str, Callable[..., Setting]] = {kind.__name__: kind for kind in (ChoiceField, Slider, Powers, Text)}
 
-SCHEDULES_PAGE = Page(
-    "schedules",
-    "Pipeline schedules",
-    "Each line is a stage, each box a piece of work, with the number of its micro-batch. Pale boxes are later chunks.\n"
-    "In gray time a stage is idle. The orders are those of `minidist/pp/schedules.py`, the times those of its clock.\n"
-    "Compare two of them, step through both, or write an order of your own: the clock says whether it works.",
-    [
-        Choice("first", "schedule", "1f1b", FLUSHING),
-        Choice("second", "compared with", "zb-v", FLUSHING),
-        Slider("p", "stages p", 4, 1, 16),
-        Slider("m", "micro-batches m", 8, 1, 32),
-        Slider("v", "chunks v (some schedules)", 2, 2, 4),
-        Slider("F", "time of F", 1, 0.1, 3, 0.1),
-        Slider("B", "time of B", 1, 0.1, 3, 0.1),
-        Slider("W", "time of W", 1, 0.1, 3, 0.1),
-        Slider("message", "time of a message", 0, 0, 2, 0.05),
-        Slider("until", "shown, percent of the time", 100, 0, 100, 0.01),
-        Text("order", "by hand: a line for each stage, such as F1 F2 B1 B2", "", lines=4),
-    ],
-)
 
-MEMORY_PAGE = Page(
-    "memory",
-    "Memory of a rank",
-    "What the fullest rank holds while it trains a model, by kind, and what the busiest rank sends in a step. The\n"
-    "formulas are those of `python -m minidist plan`; runs on ranks are checked by them, byte for byte.",
-    [
-        Choice("model", "model", "llama2-7b", list(MODELS)),
-        Powers("dp", "data ranks dp", 8, 1024),
-        Powers("tp", "tensor ranks tp", 1, 16),
-        Powers("pp", "stages pp", 2, 32),
-        Powers("cp", "context ranks cp", 1, 32),
-        Slider("zero", "ZeRO stage", 1, 0, 3),
-        Choice("recompute", "what runs again", "selective", RECOMPUTE),
-        Powers("rows", "sequences of a micro-batch b", 1, 64),
-        Powers("m", "micro-batches m", 8, 256),
-        Slider("v", "chunks of a stage v", 1, 1, 8),
-        Powers("context", "tokens of a sequence s", 4096, 131_072, 256),
-        Slider("capacity", "a device's memory, GB", 80, 8, 288, 8),
-        Powers("per_host", "ranks on a host", 8, 64),
-    ],
-)
+def read_pages() -> list[Page]:
+    """The pages that pages.toml describes."""
 
-PLAN_PAGE = Page(
-    "plan",
-    "Which layout of ranks?",
-    "The planner's table: every layout of a model on a cluster, the fastest first. The fields are the options of\n"
-    "`python -m minidist plan`. It tries them all, in your browser: with thousands of devices that takes a while.",
-    [
-        Choice("model", "model", "gpt2-medium", list(MODELS)),
-        Text("ranks", "devices", "8"),
-        Text("ranks-per-host", "devices of a host", "8"),
-        Text("device-memory", "memory of a device", "16GB"),
-        Text("batch", "tokens of a step", "64K"),
-        Text("context", "tokens of a sequence", "1024"),
-        Choice("precision", "precision", "bf16", list(BYTES)),
-        Choice("scheme", "scheme of context ranks", "ring", SCHEMES),
-        Text("flops", "operations a second of a device", "989e12"),
-        Text("within", "bandwidth inside a host", "450GB/s"),
-        Text("across", "bandwidth to other hosts", "50GB/s"),
-        Text("rows", "rows of the table", "10"),
-    ],
-)
+    def setting(kind: str, **fields: Any) -> Setting:
+        more = {"words": WORDS[fields["words"]]} if "words" in fields else {}
+        return KINDS[kind](**{**fields, **more})
 
-PAGES = [MEMORY_PAGE, SCHEDULES_PAGE, PLAN_PAGE]
+    written = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))["page"]
+    return [Page(**{**page, "settings": [setting(**fields) for fields in page["settings"]]}) for page in written]
+
+
+PAGES = MEMORY_PAGE, SCHEDULES_PAGE, PLAN_PAGE = read_pages()

@@ -28,7 +28,7 @@ def items(array: Array) -> list[Item]:
     return found
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """A rank sends, receives, or does both at the same time."""
 
     dest: int | None
@@ -41,25 +41,25 @@ class Recording:
     """A communicator that records what is sent over it."""
 
     def __init__(self, comm: Comm) -> None:
-        self.comm, self.events = comm, list[Event]()
+        self.comm, self.events = comm, list[RankEvent]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
 
     def send(self, array: Array, dest: int) -> None:
-        self.events.append(Event(dest, items(array), array.nbytes, None))
+        self.events.append(RankEvent(dest, items(array), array.nbytes, None))
         self.comm.send(array, dest)
 
     def recv(self, out: Array, source: int) -> None:
-        self.events.append(Event(None, [], 0, source))
+        self.events.append(RankEvent(None, [], 0, source))
         self.comm.recv(out, source)
 
     def sendrecv(self, array: Array, dest: int, out: Array, source: int) -> None:
-        self.events.append(Event(dest, items(array), array.nbytes, source))
+        self.events.append(RankEvent(dest, items(array), array.nbytes, source))
         self.comm.sendrecv(array, dest, out, source)
 
     def isend(self, array: Array, dest: int) -> Any:
-        self.events.append(Event(dest, items(array), array.nbytes, None))
+        self.events.append(RankEvent(dest, items(array), array.nbytes, None))
         return self.comm.isend(array, dest)
 
     def irecv(self, out: Array, source: int) -> Any:
@@ -68,7 +68,7 @@ class Recording:
         return self.comm.irecv(out, source)
 
 
-class Message(NamedTuple):
+class RecordedMessage(NamedTuple):
     """A message from one rank to another, in a step."""
 
     step: int
@@ -78,7 +78,7 @@ class Message(NamedTuple):
     nbytes: int
 
 
-def messages(events: Sequence[Sequence[Event]]) -> Iterator[Message]:
+def messages(events: Sequence[Sequence[RankEvent]]) -> Iterator[RecordedMessage]:
     """Messages with their steps: a rank's events come one after another, and both ends of a message in one step."""
     steps = [list(range(1, len(of_rank) + 1)) for of_rank in events]
     ends = list(pairs(events))
@@ -92,10 +92,10 @@ def messages(events: Sequence[Sequence[Event]]) -> Iterator[Message]:
                     moved = True
                     steps[rank][at:] = [max(step, later + k) for k, step in enumerate(steps[rank][at:])]
     for (source, i), (dest, _) in ends:
-        yield Message(steps[source][i], source, dest, events[source][i].items, events[source][i].nbytes)
+        yield RecordedMessage(steps[source][i], source, dest, events[source][i].items, events[source][i].nbytes)
 
 
-def pairs(events: Sequence[Sequence[Event]]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def pairs(events: Sequence[Sequence[RankEvent]]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Each send with its receive, both as (rank, event): between two ranks, messages arrive in order."""
     for source, of_source in enumerate(events):
         for dest, of_dest in enumerate(events):

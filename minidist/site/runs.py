@@ -22,7 +22,7 @@ MORE = {  # further commands whose pictures belong to a chapter: the file that t
 }
 
 
-class Ran(NamedTuple):
+class CommandRun(NamedTuple):
     """A command, what it printed, and what it drew, if it draws."""
 
     command: str
@@ -30,7 +30,7 @@ class Ran(NamedTuple):
     picture: Path | None
 
 
-def run_chapter(name: str, folder: Path) -> list[Ran]:
+def run_chapter(name: str, folder: Path) -> list[CommandRun]:
     """Run a chapter's command, with a plot of its memory if it can draw one, and its further commands. Plots go to
     `folder` as PNG: as SVG some have megabytes.
 
@@ -45,7 +45,7 @@ def run_chapter(name: str, folder: Path) -> list[Ran]:
     return [_run(command, folder / f"{name}-{i}.png") for i, command in enumerate([first, *MORE.get(name, [])])]
 
 
-def _run(command: str, picture: Path) -> Ran:
+def _run(command: str, picture: Path) -> CommandRun:
     """Run a command in a folder with only the text: it prints no path of this machine. 100 columns, no colors. Without
     MPI, its ranks are in one process."""
     if not has_mpi():
@@ -62,7 +62,7 @@ def _run(command: str, picture: Path) -> Ran:
     shown = command.replace(" --memory-plot {picture}", "").format(picture=picture.name)
     if done.returncode:
         raise UsageError(f"{shown}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
-    return Ran(shown, done.stdout, picture if picture.exists() else None)
+    return CommandRun(shown, done.stdout, picture if picture.exists() else None)
 
 
 def shrink(drawn: Path, picture: Path) -> None:

@@ -5,17 +5,19 @@ says what it is (`recording.py`). So every message says where its content comes 
 drawn by hand.
 """
 
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minidist import collectives, colors, context_parallel, ring
-from minidist.cp.group import Group
+from minidist.cp.group import ContextGroup
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Span
-from minidist.site.recording import Array, Event, Item, Message, Recording, element, items, messages
+from minidist.site.recording import Array, Item, RankEvent, RecordedMessage, Recording, element, items, messages
 
 RANKS = range(2, 9)
 COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("persistent", "bucket", "gathered"))]
@@ -24,7 +26,7 @@ COLORS = [*colors.RANKS, colors.PURPLE, *(colors.QUANTITIES[name] for name in ("
 # ---- the collectives -------------------------------------------------------------------------------------------------
 
 
-class Ran(NamedTuple):
+class BeforeAndAfter(NamedTuple):
     """What a rank has at the start and at the end."""
 
     start: Array
@@ -36,88 +38,53 @@ def whole(comm: Comm) -> Array:
     return np.array([element(chunk, comm.rank) for chunk in range(comm.size)], np.uint64)
 
 
-def reduce_scatter(comm: Comm) -> Ran:
-    return Ran(whole(comm), ring.reduce_scatter(comm, whole(comm)))
+def one_chunk(comm: Comm) -> Array:
+    """A rank's own part of its own chunk."""
+    return np.array([element(comm.rank, comm.rank)], np.uint64)
 
 
-def all_gather(comm: Comm) -> Ran:
-    own = np.array([element(comm.rank, comm.rank)], np.uint64)
-    return Ran(own, ring.all_gather(comm, own, comm.size))
+def rows(comm: Comm) -> Array:
+    """A rank's own array, with one number per row."""
+    return whole(comm)[:, None]
 
 
-def all_reduce(comm: Comm) -> Ran:
-    return Ran(whole(comm), ring.all_reduce(comm, whole(comm)))
-
-
-def recursive_doubling(comm: Comm) -> Ran:
-    return Ran(whole(comm), collectives.doubling_all_reduce(comm, whole(comm)))
-
-
-def all_to_all(comm: Comm) -> Ran:
-    rows = whole(comm)[:, None]  # one number per row
-    return Ran(rows, ring.all_to_all(comm, rows))
-
-
-def keys_and_values(comm: Comm) -> Ran:
-    """Ring attention with one position on each rank; its block is a key and a value."""
+def keys_and_values(comm: Comm) -> BeforeAndAfter:
+    """Ring attention with one position on each rank; its block is a key and a value. At the end it has its own block,
+    and the one that came last."""
     own = np.full((1, 1, 1, 1, 1), element(comm.rank, comm.rank), np.uint64)
-    group, at = Group(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
-    used = [block.copy() for _, block in context_parallel.around(group, own, own, at, "forward")]
-    return Ran(used[0], np.concatenate([used[0], used[-1]]))  # its own block stays, and the last block is still there
+    group, at = ContextGroup(comm, np.uint64), Span(comm.size, comm.size, comm.rank)
+    used = [block.copy() for _, block in context_parallel.ring_blocks(group, own, own, at, "forward")]
+    return BeforeAndAfter(used[0], np.concatenate([used[0], used[-1]]))
 
 
-class Collective(NamedTuple):
+RUNS: dict[str, Callable[[Comm], BeforeAndAfter]] = {
+    "reduce-scatter": lambda comm: BeforeAndAfter(whole(comm), ring.reduce_scatter(comm, whole(comm))),
+    "all-gather": lambda comm: BeforeAndAfter(one_chunk(comm), ring.all_gather(comm, one_chunk(comm), comm.size)),
+    "all-reduce": lambda comm: BeforeAndAfter(whole(comm), ring.all_reduce(comm, whole(comm))),
+    "recursive-doubling": lambda comm: BeforeAndAfter(whole(comm), collectives.doubling_all_reduce(comm, whole(comm))),
+    "all-to-all": lambda comm: BeforeAndAfter(rows(comm), ring.all_to_all(comm, rows(comm))),
+    "keys-and-values": keys_and_values,
+}
+
+
+class ShownCollective(NamedTuple):
     """A collective that the page shows."""
 
     title: str
     text: str
-    run: Callable[[Comm], Ran]
+    run: Callable[[Comm], BeforeAndAfter]
 
 
-COLLECTIVES = {
-    "reduce-scatter": Collective(
-        "Reduce-scatter around the ring",
-        "Every rank passes a partial sum to its right neighbor, which adds its own part. Each chunk's sum ends on one"
-        " rank.",
-        reduce_scatter,
-    ),
-    "all-gather": Collective(
-        "All-gather around the ring",
-        "Every rank passes on the chunk that it received last. In the end each rank holds all chunks.",
-        all_gather,
-    ),
-    "all-reduce": Collective(
-        "All-reduce around the ring",
-        "A reduce-scatter, then an all-gather: every rank ends with the sum of all chunks.",
-        all_reduce,
-    ),
-    "recursive-doubling": Collective(
-        "All-reduce by recursive doubling",
-        "Ranks at distance 1, 2, 4 swap all that they have summed. If N is no power of two, some ranks first hand their"
-        " array to a neighbor, and get the result at the end.",
-        recursive_doubling,
-    ),
-    "all-to-all": Collective(
-        "All-to-all in pairs",
-        "Every rank has a chunk for each rank: its number says for which. Left of the bar is what a rank still has to"
-        " send, right of it what it has got from rank 0, 1, 2 and so on. Expert parallelism sends tokens in this way.",
-        all_to_all,
-    ),
-    "keys-and-values": Collective(
-        "The ring of keys and values",
-        "Every rank keeps its own block, a key and a value, and the other blocks pass by. So its queries meet all keys"
-        " (Ring Attention).",
-        keys_and_values,
-    ),
-}
+WORDS = tomllib.loads(Path(__file__).with_name("collectives.toml").read_text(encoding="utf-8"))
+COLLECTIVES = {name: ShownCollective(**WORDS[name], run=run) for name, run in RUNS.items()}
 
 # ---- a run, recorded -------------------------------------------------------------------------------------------------
 
 
-def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
+def record(collective: ShownCollective, n: int) -> tuple[list[RecordedMessage], list[BeforeAndAfter]]:
     """Run a collective on n ranks; returns all messages by step, and what each rank has at the start and at the end."""
 
-    def on_rank(comm: Comm) -> tuple[list[Event], Ran]:
+    def on_rank(comm: Comm) -> tuple[list[RankEvent], BeforeAndAfter]:
         recording: Any = Recording(comm)
         ran = collective.run(recording)
         return recording.events, ran
@@ -129,7 +96,7 @@ def record(collective: Collective, n: int) -> tuple[list[Message], list[Ran]]:
 # ---- what a rank holds -----------------------------------------------------------------------------------------------
 
 
-def held(name: str, rank: int, sent: Sequence[Message], ran: Ran) -> list[list[Item | None]]:
+def held(name: str, rank: int, sent: Sequence[RecordedMessage], ran: BeforeAndAfter) -> list[list[Item | None]]:
     """A rank's items before the first step and after each step: every item that the rank ever has is in its place, or
     None while it is absent. An item is known when it is sent on, or from the result; one not seen again has left."""
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist import ring
+from minidist import former_names, ring
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """The t ranks that share every layer. A shard is a t-th of the positions of x (B, T, C)."""
 
     comm: Comm
@@ -105,3 +105,6 @@ class Sliced(Parameter):
         """The whole, from every rank's part in order of rank."""
         order = np.argsort(np.concatenate(self.places))[: self.declared.shape[self.axis]]
         return np.concatenate(parts, self.axis).take(order, self.axis)
+
+
+__getattr__ = former_names(__name__)

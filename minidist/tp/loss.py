@@ -4,10 +4,10 @@ import numpy as np
 
 from minidist import ring
 from minidist.nn.tensor import Array, Tensor, record
-from minidist.tp.group import Group
+from minidist.tp.group import TensorGroup
 
 
-def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary: int, group: Group) -> Tensor:
+def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary: int, group: TensorGroup) -> Tensor:
     """ops.cross_entropy for logits (B, T, V'/t); over all ranks, only the first `vocabulary` are not padding.
 
     Instead of the logits, b·s·v numbers, three times b·s are sent: for each position the largest logit, the target's
@@ -45,7 +45,7 @@ def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary
     return record(np.asarray(loss), (logits,), backward, keep_exact=(prob, targets))
 
 
-def gather_logits(logits: Tensor, vocabulary: int, group: Group) -> Tensor:
+def gather_logits(logits: Tensor, vocabulary: int, group: TensorGroup) -> Tensor:
     """What the loss above avoids: (B, T, V'/t) -> (B, T, V) on every rank, which keeps its part of the gradient."""
     rank, t, columns = group.comm.rank, group.comm.size, logits.shape[-1]
     with group.comm.phase("loss: all-gather"):

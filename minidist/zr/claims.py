@@ -2,7 +2,7 @@
 
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, end_bytes, tokens_of_batch
+from minidist.claims.needs import Needs, end_bytes, token_bytes
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import buffer_size, states_claims
@@ -213,7 +213,7 @@ def needs(asked: Asked) -> list[Needs]:
         passing += gathered_at_once(asked, rank) * (stage == 3)
         waiting = 0 if options.activations == "host" else (options.layers - is_kept_once) * parts[rank] * p
         first, last = end_bytes(asked, t, shares[rank])
-        ends = first + tokens_of_batch(asked, shares[rank])
+        ends = first + token_bytes(asked, shares[rank])
         total = states.total + p * passing + waiting + max(layers[rank], last) + ends
         kinds = {**vars(states), "passing": p * passing, "activations": waiting + layers[rank], "ends": ends + last}
         found.append(Needs(kinds, total))

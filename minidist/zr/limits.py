@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from minidist import ring
 from minidist.data_parallel import DataParallel
-from minidist.engine import Settings
 from minidist.memory.recompute import Turn
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, set_small_apart
@@ -49,10 +48,13 @@ class Limited(ZeRO3):
 
     limits: ClassVar[Limits]
 
-    def __init__(self, units: list[Unit], settings: Settings, *more: Any, **named: Any) -> None:
-        self.staying = {*set_small_apart(units, self.limits.persist)} if self.limits.persist else set()
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.turns: deque[Turn] = deque()  # still to come in this pass
-        super().__init__(units, settings, *more, **named)
+
+    def divide(self, units: list[Unit]) -> None:
+        self.staying = {*set_small_apart(units, self.limits.persist)} if self.limits.persist else set()
+        super().divide(units)
 
     def allocate(self, flat: Flat, start: Array) -> None:
         super().allocate(flat, start)

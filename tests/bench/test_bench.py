@@ -12,7 +12,7 @@ import pytest
 
 from minidist.bench import __main__ as bench
 from minidist.bench import jobs, machine, mapreduce, one_process, results
-from minidist.bench.measure import Row, alternate, compare, missing_row
+from minidist.bench.measure import Comparison, alternate, compare, missing_row
 from minidist.cli.options import in_one_process
 from minidist.memory import plot as memory_plot
 from minidist.mpi import shm
@@ -39,18 +39,18 @@ def test_a_row_states_the_median_of_the_pairs_ratios_and_their_quartiles():
     ("ratio", "target", "reached"), [(1.0, 1.0, True), (1.01, 1.0, False), (None, 1.0, None), (1.0, None, None)]
 )
 def test_a_target_is_reached_at_or_below_it(ratio, target, reached):
-    assert Row("a", "b", ratio, None, target).reached is reached
+    assert Comparison("a", "b", ratio, None, target).reached is reached
 
 
 def test_figures_have_three_digits_and_no_exponent():
-    assert [Row("a", "b", 1, None, None, *pair, "ms").figures for pair in ((0.0204, 0.016), (1234.5, 12))] == [
+    assert [Comparison("a", "b", 1, None, None, *pair, "ms").figures for pair in ((0.0204, 0.016), (1234.5, 12))] == [
         "0.0204 / 0.016 ms",
         "1230 / 12 ms",
     ]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Row:
+def measured(monkeypatch: pytest.MonkeyPatch) -> Comparison:
     """A benchmark of two sections that takes no time, on 80 columns; the row that is missing."""
     missing = missing_row("data_parallel, 2 ranks, fp32", "PyTorch FSDP2, gloo", 0.9, one_process.MISSING)
     monkeypatch.setattr(bench, "SECTIONS", {"one": lambda: iter([ROW]), "two": lambda: iter([missing])})
@@ -143,7 +143,7 @@ def clone(tmp_path, monkeypatch):
 def test_the_table_in_the_readme_is_what_the_file_gives():
     readme = results.README.read_text(encoding="utf-8")
     assert results.table(results.read()) in readme
-    assert results.replace_table(readme, results.read()) == readme
+    assert results.replace_table(readme, "what", results.table(results.read())) == readme
 
 
 def entry_of(described: machine.Machine) -> results.Entry:

@@ -9,7 +9,7 @@ from minidist.papers import chen
 
 def test_the_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(recompute, "DEEP", recompute.Shape(24))
+    monkeypatch.setattr(recompute, "DEEP", recompute.TinyShape(24))
     assert main(["recompute"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["every:10", "10", "+", "n/K", "20", "20", "200", "200", "✓"] in rows
@@ -18,7 +18,7 @@ def test_the_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 def test_what_does_not_agree_is_marked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recompute, "DEEP", recompute.Shape(4))
+    monkeypatch.setattr(recompute, "DEEP", recompute.TinyShape(4))
     monkeypatch.setattr(chen, "runs_again", lambda recompute, n: n)
     assert main(["recompute"]) == 1
     assert "✗" in capsys.readouterr().out

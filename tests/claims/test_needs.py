@@ -64,7 +64,7 @@ def held(line: str, ranks: int) -> list[dict[str, int]]:
         with getattr(driver.engine, "folder", nullcontext()):
             for step in range(2):
                 train.train_step(driver, job.corpus, job.options, step)
-        return driver.engine.memory()
+        return driver.engine.peak_bytes()
 
     return run_ranks(be_rank, ranks)
 

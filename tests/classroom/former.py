@@ -33,7 +33,7 @@ def copies(number: str) -> dict[str, str]:
     files = sorted(file for file in lesson.iterdir() if file.suffix in (".py", ".ipynb") and file.name not in GRADING)
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     texts["lesson.ipynb"] = without_outputs(texts["lesson.ipynb"])
-    texts["exercise.py"] = overlay(texts["exercise.py"], ANSWERS[number].read_text(encoding="utf-8"))
+    texts["exercise.py"] = overlay(texts["exercise.py"], ANSWERS[number])
     return texts
 
 

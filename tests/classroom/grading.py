@@ -11,12 +11,25 @@ from typing import Any
 
 import pytest
 
-from minidist.classroom.submission import Submission
-from minidist.classroom.wires import WIRES, Wire
+from classroom.overlay import overlay
+from minidist.claims.mutants.patch import read_document
+from minidist.classroom.grading.submission import Submission
+from minidist.classroom.grading.wires import WIRES, Wire
+from minidist.files import temporary_folder
 
 ROOT = Path(__file__).parents[2]
 LESSONS = {lesson.name[:2]: lesson for lesson in sorted((ROOT / "lessons").glob("[0-9]*"))}
-ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
+MUTANTS = {file.stem[:2]: file for file in sorted((ROOT / "tests" / "classroom" / "mutants").glob("*.toml"))}
+
+
+def answer(number: str) -> str:
+    """A right answer: the skeleton, filled in as its table of mutants says."""
+    about = f'"""A right answer to exercise {number}, written from the skeleton."""\n\n'
+    own = read_document(MUTANTS[number])["answer"]["program"]
+    return overlay((LESSONS[number] / "exercise.py").read_text(encoding="utf-8"), about + own)
+
+
+ANSWERS = {number: answer(number) for number in LESSONS}
 
 
 @dataclass
@@ -52,8 +65,12 @@ class Grader:
         if "wire" in vars(self):
             self.wire.close()
 
-    def grade(self, program: Path, patience: float = 10, seed: int = 7, only: set[str] | None = None) -> Graded:
-        """The grade of a file; of `only` these parts, if they are named."""
+    def grade(self, program: Path | str, patience: float = 10, seed: int = 7, only: set[str] | None = None) -> Graded:
+        """The grade of a file, or of a text; of `only` these parts, if they are named."""
+        if isinstance(program, str):
+            with temporary_folder() as folder:
+                (file := folder / "exercise.py").write_text(program)
+                return self.grade(file, patience, seed, only)
         told: Any = (self.tests.ASKED, self.tests.HIDDEN, self.wire)
         submission = Submission(program, self.on_ranks, patience, self.wire.name, seed, *told)
         graded = Graded({}, {}, [])

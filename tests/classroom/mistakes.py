@@ -5,7 +5,7 @@
     says        patterns of what is said of them
     patience    of the grader, in seconds, if it needs less than usual
 
-A mutant is the right answer with a few lines of it changed, as mutants of the package are
+A mutant is the right answer, [answer] (grading.py), with a few lines of it changed, as mutants of the package are
 (minidist/claims/mutants/patch.py), and does not do what the skeleton demands:
 
     demand      "part: what it does not do"
@@ -52,7 +52,7 @@ class Mistake(Patch):
         written = f'"""{self.about}"""\n\n{self.program}'
         if self.of == "nothing":
             return written
-        base = BASES[self.lesson][self.of].text() if self.of else ANSWERS[self.lesson].read_text()
+        base = BASES[self.lesson][self.of].text() if self.of else ANSWERS[self.lesson]
         whole = overlay(base, written, self.without) if self.about else base
         return self.apply(whole, f"the base of {self.name}, lesson {self.lesson}")
 

@@ -51,11 +51,13 @@ def test_right_answers_earn_everything_at_a_load_of_eight() -> None:
 def a_class() -> dict[str, tuple[str, float, float]]:
     """For each student a program, and the least and the most points that it may earn. A quarter each is right, has one
     mistake, is no exercise or hardly one, and means harm. No two are the same."""
-    right = [ANSWERS[RING].read_text(), *(base.text() for base in BASES[RING].values())]
+    right = [ANSWERS[RING], *(base.text() for base in BASES[RING].values())]
     wrong = [mutant.text() for mutant in MUTANTS[RING].values()]
     hardly = ["", (LESSONS[RING] / "exercise.py").read_text(), SUBMISSIONS[RING]["no_python"].text()]
     harmful = [text for text, _ in HOSTILE.values()]
-    harmful += [text for number, text, earned, _ in TRICKS.values() if number == RING and earned == 0]
+    harmful += [
+        trick.text() for trick in TRICKS.values() if trick.lesson == RING and not trick.earns and not trick.loses
+    ]
     kinds = [(right, 20, 20), (wrong, 10, 19), (hardly, 0, 0), (harmful, 0, 5)]
     quarters = [[(text, *earned) for text, _ in zip(itertools.cycle(of), range(CLASS // 4))] for of, *earned in kinds]
     return {f"student{number:03}": each for number, each in enumerate(itertools.chain(*zip(*quarters, strict=True)))}

@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 import pytest
 
 from classroom.tiny import HALF, HIDDEN, RIGHT, TRIPLE, classroom, lay, make_lessons
-from minidist.classroom import course, feedback, handed_in, roster
 from minidist.classroom.__main__ import main
-from minidist.classroom.grade import MACHINE_FAULT, lesson_of, lessons_in, read_program
+from minidist.classroom.course import feedback, handed_in, roster
+from minidist.classroom.course import gradebook as course
+from minidist.classroom.grading.grade import MACHINE_FAULT, lesson_of, lessons_in, read_program
 
 
 @pytest.fixture

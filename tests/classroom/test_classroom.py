@@ -18,11 +18,11 @@ from hypothesis import given
 
 from classroom.tiny import HALF, HIDDEN, RIGHT, ROOT, classroom, make_lessons
 from minidist import UsageError, ring
-from minidist.classroom import meaning, ranks, training
 from minidist.classroom.__main__ import main
-from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
-from minidist.classroom.grade import grade
-from minidist.classroom.submission import Case, Lost, Outcome
+from minidist.classroom.grading import meaning, ranks, training
+from minidist.classroom.grading.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
+from minidist.classroom.grading.grade import grade
+from minidist.classroom.grading.submission import Case, Lost, Outcome
 
 # ---- what is said of a wrong array -----------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ def test_every_part_gets_a_line_even_if_the_process_that_grades_dies(lessons):
 
 
 def test_plain_pytest_says_the_points(lessons):
-    command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "lessons/01_tiny"]
+    command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.grading.pytest_plugin", "lessons/01_tiny"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     (lessons / "lessons" / "01_tiny" / "exercise.py").write_text(HALF)
     run = subprocess.run(command, cwd=lessons, env=env, capture_output=True, text=True)

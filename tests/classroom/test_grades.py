@@ -14,9 +14,9 @@ from classroom.mistakes import BASES, MUTANTS, SUBMISSIONS, Mistake
 from sampling import shard_of_this_run
 
 # Of the mistakes those that between them bring about every kind of message, and of every lesson a mutant and a file;
-# mutants in the parts that they lose. Of the others a part that differs from commit to commit. All of them, and mutants
-# in all parts, are graded with -m slow.
-IN_EVERY_RUN = {
+# mutants in the parts that they lose. Each run grades those of half of the lessons, and of the others a part: both
+# differ from commit to commit. All of them, and mutants in all parts, are graded with -m slow.
+FIRST = {
     "01": {"all_send_first", "from_the_notebook", "hash_and_append"},
     "02": {
         *("stores", "adds_in_place", "divides_by_sequences", "constant_variance", "writes_into_prob"),
@@ -44,21 +44,24 @@ IN_EVERY_RUN = {
 }
 
 
-OTHERS = [
-    mistake
-    for of_lessons in (MUTANTS, SUBMISSIONS)
-    for number, mistakes in of_lessons.items()
-    for mistake in mistakes.values()
-    if mistake.name not in IN_EVERY_RUN[number]
-]
-OF_THIS_RUN = shard_of_this_run(OTHERS, 80)
+OF_THIS_RUN = shard_of_this_run([*LESSONS], 2)  # lessons: each has a process of its own to fork ranks from
+RIGHT_IN_THIS_RUN = shard_of_this_run(OF_THIS_RUN, 2)
+OTHERS = shard_of_this_run(
+    [
+        mistake
+        for of_lessons in (MUTANTS, SUBMISSIONS)
+        for number in OF_THIS_RUN
+        for mistake in of_lessons[number].values()
+        if mistake.name not in FIRST[number]
+    ],
+    40,
+)
 EVERY_BASE = [base for bases in BASES.values() for base in bases.values()]
-BASES_OF_THIS_RUN = shard_of_this_run(EVERY_BASE, 13)
-LESSONS_OF_THIS_RUN = shard_of_this_run([*LESSONS], 4)
+BASES_OF_THIS_RUN = shard_of_this_run([base for base in EVERY_BASE if base.lesson in OF_THIS_RUN], 6)
 
 
 def in_this_run(mistake: Mistake) -> bool:
-    return mistake.name in IN_EVERY_RUN[mistake.lesson] or mistake in OF_THIS_RUN
+    return (mistake.lesson in OF_THIS_RUN and mistake.name in FIRST[mistake.lesson]) or mistake in OTHERS
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,7 @@ def check_messages(graded: Graded, patterns: Iterable[str]) -> None:
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(number, marks=[pytest.mark.slow] * (number not in LESSONS_OF_THIS_RUN)) for number in LESSONS],
+    [pytest.param(number, marks=[pytest.mark.slow] * (number not in RIGHT_IN_THIS_RUN)) for number in LESSONS],
 )
 def test_the_skeleton_earns_nothing_and_a_right_answer_everything(graders: dict[str, Grader], number: str) -> None:
     skeleton = graders[number].grade(LESSONS[number] / "exercise.py")
@@ -157,8 +160,8 @@ def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
     assert parts - alone <= {"meaning"}
 
 
-def test_names_of_every_run_exist() -> None:
-    for number, names in IN_EVERY_RUN.items():
+def test_names_of_those_that_come_first_exist() -> None:
+    for number, names in FIRST.items():
         files, mutants = set(SUBMISSIONS[number]), set(MUTANTS[number])
         assert names <= files | mutants
         assert names & files
@@ -171,7 +174,7 @@ def test_over_mpi_the_same_points_but_for_what_only_the_router_sees(tmp_path: Pa
     only_router = {"timing", "meaning", "messages"}
     with grader(number, wire="mpi") as over_mpi:
         assert over_mpi.grade(ANSWERS[number]).messages == {}
-        for name in IN_EVERY_RUN[number] & set(MUTANTS[number]):
+        for name in FIRST[number] & set(MUTANTS[number]):
             mutant = MUTANTS[number][name]
             graded = over_mpi.grade(mutant.write_to(tmp_path))
             assert graded.lost - only_router == set(mutant.loses) - only_router, (name, graded.messages)

@@ -13,10 +13,13 @@ import pytest
 pytest.importorskip("IPython", reason="the notebook's tests need ipykernel")
 from IPython.core.interactiveshell import InteractiveShell
 
+from classroom.grading import ANSWERS, LESSONS
 from minidist import UsageError
-from minidist.classroom import lesson, work
-from minidist.classroom.grade import exercise_of
-from minidist.classroom.index import notebook_text, show_points
+from minidist.claims.mutants.patch import Patch, read_document, read_patches
+from minidist.classroom import work
+from minidist.classroom.grading.grade import exercise_of
+from minidist.classroom.notebook import lesson
+from minidist.classroom.notebook.index import notebook_text, show_points
 
 ROOT = Path(__file__).parents[2]
 WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND = (
@@ -237,7 +240,7 @@ def shell(desks, monkeypatch, request):
     lesson._tests.cache_clear()
     shell = InteractiveShell.instance()
     shell.reset()
-    shell.run_cell("import numpy as np\nfrom minidist.classroom.lesson import check", store_history=True)
+    shell.run_cell("import numpy as np\nfrom minidist.classroom.notebook.lesson import check", store_history=True)
     yield shell
     lesson._tests.cache_clear()
     for name in ("answers", "given", "exercise"):
@@ -249,362 +252,25 @@ def on(lesson):
 
 
 PASS = "# a comment\n\ndef pass_right(comm, x):\n    n, rank = comm.size, comm.rank\n"
-STEP = """\
-def reduce_scatter_step(comm, work, step):
-    n, rank = comm.size, comm.rank
-    sending = work[chunk(work.size, n, (rank - step) % n)]
-    adding = work[chunk(work.size, n, (rank - step - 1) % n)]
-    incoming = np.empty_like(adding)
-    comm.sendrecv(sending, (rank + 1) % n, incoming, (rank - 1) % n)
-    adding += incoming
-"""
-CHUNK = """\
-def chunk(size, n, i):
-    assert 0 <= i < n, f"there is no chunk {i}: they are 0 to {n - 1}"
-    short, longer = divmod(size, n)
-    start = i * short + min(i, longer)
-    return slice(start, start + short + (i < longer))
-"""
-GATHER_STEP = """\
-def all_gather_step(comm, work, step):
-    n, rank = comm.size, comm.rank
-    sending = work[chunk(work.size, n, (rank - step + 1) % n)]
-    receiving = chunk(work.size, n, (rank - step) % n)
-    incoming = np.empty_like(work[receiving])
-    comm.sendrecv(sending, (rank + 1) % n, incoming, (rank - 1) % n)
-    PUT
-"""
-EXCHANGE = "def exchange(comm, array, dest, out, source):\n"
-GAPS = {
-    "open": (
-        "pass_right",
-        PASS + "    raise NotImplementedError",
-        r"\A○ pass_right is not filled in yet; the notebook goes on",
-    ),
-    "nothing comes back": ("pass_right", PASS + "    out = x.copy()", r"\A✗ .*rank 0 returned None, not an array"),
-    "its own": ("pass_right", PASS + "    return x", r"\A✗ .*rank 0 ends with rank 0's numbers; rank 3's are wanted"),
-    "an error": (
-        "pass_right",
-        PASS + "    out = np.empty_like(y)",
-        r"(?s)\A✗ .*line 5 of the cell, `out = np\.empty_like\(y\)`.*NameError: name 'y' is not defined",
-    ),
-    "blocked": (
-        "exchange",
-        EXCHANGE + "    comm.send(array, dest)\n    comm.recv(out, source)",
-        r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 2 of the cell, `comm\.send\(array, dest\)`.*A cycle of waits",
-    ),
-    "not allowed": (
-        "exchange",
-        EXCHANGE + "    comm.sendrecv(array, dest, out, source)",
-        r"(?s)\A✗ .*line 2 of the cell.*comm\.sendrecv is not to be used here: send and recv alone",
-    ),
-    "to the left": (
-        "reduce_scatter_step",
-        STEP.replace("(rank + 1) % n, incoming, (rank - 1) % n", "(rank - 1) % n, incoming, (rank + 1) % n"),
-        r"\A✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbor is rank 1",
-    ),
-    "puts in place": (
-        "reduce_scatter_step",
-        STEP.replace("adding += incoming", "adding[:] = incoming"),
-        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .* to chunk 2\. At .* rank 0's chunk 2 is missing",
-    ),
-    "makes another": (
-        "reduce_scatter_step",
-        STEP.replace("+=", "="),
-        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .* in place\. Nothing in work has changed",
-    ),
-    "a chunk too far": (
-        "reduce_scatter_step",
-        STEP.replace("rank - step", "rank - step + 1"),
-        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .*\. What has changed in work is chunk 3",
-    ),
-    "sends another": (
-        "reduce_scatter_step",
-        STEP.replace("work[chunk(work.size, n, (rank - step) % n)]", "work[chunk(work.size, n, rank)]"),
-        r"\A✗ .*rank 0, step 1: chunk 2 comes in .*\. At .* rank 3's chunk 3 was added in place of its chunk 2",
-    ),
-    "not modulo N": (
-        "reduce_scatter_step",
-        STEP.replace("(rank - step) % n", "rank - step"),
-        r"(?s)\A✗ .*there is no chunk -1: they are 0 to 3",
-    ),
-    "adds a chunk": (
-        "all_gather_step",
-        GATHER_STEP.replace("PUT", "work[receiving] += incoming"),
-        r"\A✗ .*rank 0, step 1: chunk 3 comes in from the left, .* It was added to what was there",
-    ),
-    "a step early": (
-        "all_gather_step",
-        GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("- step", "- step - 1"),
-        r"\A✗ .*rank 0, step 1: chunk 3 comes in from the left, .* What has changed in work is chunk 2",
-    ),
-    "only its own": (
-        "all_gather_step",
-        GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("(rank - step + 1) % n", "rank"),
-        r"\A✗ .*rank 0, step 2: chunk 2 comes in from the left, .* It holds element 3, of rank 3's chunk",
-    ),
-    "only floats": (
-        "pass_right",
-        PASS + "    out = np.empty(x.size)\n    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
-        r"(?s)\A✗ .*CommError: rank \d expected 3 x float64 from rank \d, which sent 3 x int64",
-    ),
-    "another order": (
-        "pass_right",
-        PASS + "    out = np.empty_like(x)\n    comm.sendrecv(x, out, (rank + 1) % n, (rank - 1) % n)",
-        r"(?s)\A✗ .*a rank is a number, 0 to 3\. The order of arguments is array, dest, out, source",
-    ),
-    "waits": (
-        "pass_right",
-        PASS + "    out = np.empty_like(x)\n    comm.send(x, (rank + 1) % n)\n    comm.recv(out, (rank - 1) % n)",
-        r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
-    ),
-    "leaves": (
-        "pass_right",
-        PASS + "    if rank == 1:\n        return x\n    out = np.empty_like(x)\n"
-        "    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
-        r"(?s)\A✗ .*hung: rank 1 has left without what rank [02] waits for\.\n.*rank 1: has come out of the function",
-    ),
-    "another out": (
-        "exchange",
-        EXCHANGE + "    out = np.empty_like(array)\n    if comm.rank:\n        comm.send(array, dest)\n"
-        "    comm.recv(out, source)\n    if not comm.rank:\n        comm.send(array, dest)",
-        r"\A✗ .*rank 0 has received nothing into out\. Fill the array that it is given, in place",
-    ),
-}
+WRITTEN = read_document(Path(__file__).with_name("gaps.toml"))
 
 
-GATHER = """\
-from minidist.ring import all_gather, reduce_scatter
-
-def gather(comm, shard, rows, columns):
-    return all_gather(comm, shard, comm.size * shard.size)[: rows * columns].reshape(rows, columns)
-"""
-BACKWARD = """\
-def backward_layer(comm, shard, h, out, dout):
-    width = h.shape[1]
-    dz = dout * (1 - out**2)
-    with comm.phase("all-gather backward"):
-        w = gather(comm, shard, width, width)
-    with comm.phase("reduce-scatter gradients"):
-        gradient = reduce_scatter(comm, (h.T @ dz).reshape(-1))
-    return gradient, dz @ w.T
-"""
-GAPS_09 = {
-    "a view": (
-        "cut_shard",
-        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank]",
-        "is a view of the",
-    ),
-    "a view of a copy": (
-        "cut_shard",
-        "def cut_shard(w, n, rank):\n    return np.split(np.append(w, np.zeros(-w.size % n)), n)[rank]",
-        "is a view of the",
-    ),
-    "half as wide": (
-        "cut_shard",
-        "def cut_shard(w, n, rank):\n    return np.resize(w, -(-w.size // n)).astype(np.float32)",
-        "the shard is float32 where float64 is wanted",
-    ),
-    "the first everywhere": (
-        "cut_shard",
-        "def cut_shard(w, n, rank):\n    return np.resize(w, -(-w.size // n)).copy()",
-        r"rank 1: the shard does not hold .*: at index 0 there is -?[\d.e-]+ where -?[\d.e-]+ is wanted",
-    ),
-    "no padding": (
-        "cut_shard",
-        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank].copy()",
-        r"(?s)line 2 of the cell.*array split does not result in an equal division",
-    ),
-    "zeros and all": ("gather", GATHER.replace("[: rows * columns]", ""), r"(?s)line 2 of the cell|line 4 of the cell"),
-    "own part": (
-        "backward_layer",
-        BACKWARD.replace(
-            "reduce_scatter(comm, (h.T @ dz).reshape(-1))", "np.split((h.T @ dz).reshape(-1), 4)[comm.rank]"
-        ),
-        r"does not hold what it should: it is this rank's own part, not summed over the ranks",
-    ),
-    "a mean": (
-        "backward_layer",
-        BACKWARD.replace("return gradient", "return gradient / comm.size"),
-        r"it is the sum divided by the number of ranks",
-    ),
-    "no transpose": ("backward_layer", BACKWARD.replace("w.T", "w"), r"dh does not hold .*: W is not transposed"),
-    "another phase": (
-        "backward_layer",
-        BACKWARD.replace("all-gather backward", "again"),
-        r"sends in phase 'again' at a line of another cell, .* belongs into phase 'all-gather backward' or 'reduce",
-    ),
-    "nothing": (
-        "backward_layer",
-        BACKWARD.replace("return gradient, dz @ w.T", ""),
-        r"returned NoneType; two arrays are wanted",
-    ),
-}
+def in_gaps(number):
+    """Of a lesson's gaps what is written into them, and what is said of it."""
+    right = WRITTEN[number].get("right", {})
+    for each in read_patches(WRITTEN[number], "wrong"):
+        name, gap, says = (each.pop(key) for key in ("name", "gap", "says"))
+        program = each.get("program") or Patch(**each).apply(right[gap], f"the right {gap}")
+        yield pytest.param(LESSONS[number], gap, program, says, id=f"{number} {name}")
 
 
-SEND = """\
-def send_text(comm, text, dest):
-    data = np.frombuffer(text.encode(), np.uint8)
-    comm.send(np.array([data.size]), dest)
-    comm.send(data, dest)
-"""
-RECEIVE = """\
-def receive_text(comm, source):
-    length = np.empty(1, np.int64)
-    comm.recv(length, source)
-    data = np.empty(length[0], np.uint8)
-    comm.recv(data, source)
-    return data.tobytes().decode()
-"""
-ALL_SEND = """\
-def in_turns(comm, texts):
-    for dest in range(comm.size):
-        if dest != comm.rank:
-            send_text(comm, texts[dest], dest)
-    return [texts[r] if r == comm.rank else receive_text(comm, r) for r in range(comm.size)]
-"""
-COMMIT = """\
-import os
-def commit(lines, path, worker):
-    unfinished = path.with_name("unfinished")
-    with open(unfinished, "w") as file:
-        file.writelines(lines)
-    os.replace(unfinished, path)
-"""
-GAPS_01 = {
-    "bytes": (
-        "receive_text",
-        RECEIVE.replace(".decode()", ""),
-        r"Rank 2 sent 'three three three', and receive_text on rank 0 returned bytes",
-    ),
-    "a fixed size": (
-        "receive_text",
-        RECEIVE.replace("length[0]", "3"),
-        r"(?s)line 5 of the cell, `comm\.recv.*CommError: rank \d expected 3 x uint8 from rank \d, which sent",
-    ),
-    "salted": ("region_of", "def region_of(key, reducers):\n    return hash(key) % reducers", r"Is that hash\(\)\?"),
-    "all send first": (
-        "in_turns",
-        ALL_SEND,
-        r"(?s)rank 1: send\(dest=0\) at a line of another cell, `comm\.send.*A cycle of waits",
-    ),
-    "no merge": (
-        "merge_runs",
-        "def merge_runs(runs):\n    return [(key, [value]) for run in runs for key, value in run]",
-        r"merge_runs of 4 runs of 22 pairs: (the key '\w+' comes twice|'\w+' comes after '\w+')",
-    ),
-    "appends": (
-        "commit",
-        COMMIT.replace('path.with_name("unfinished")', "path").replace('"w"', '"a"'),
-        r"There was a file at `path` before the last line was there: who looks now reads half an output",
-    ),
-    "one name for all": ("commit", COMMIT, r"(?s)`os\.replace\(unfinished, path\)`.*FileNotFoundError"),
-}
-
-
-GATE = """\
-def may_read(clocks, worker, clock, staleness):
-    return clocks[worker] >= clock and sum(clocks) >= len(clocks) * (clock - staleness)
-"""
-GAPS_03 = {
-    "pulls first": (
-        "push_and_pull",
-        "def push_and_pull(comm, gradient, weights, server):\n"
-        "    comm.recv(weights, server)\n    comm.send(gradient, server)",
-        r"(?s)On 2 workers and a server: hung.*rank 0: recv\(source=2\) at line 2 of the cell, `comm\.recv",
-    ),
-    "a rest": (
-        "cut",
-        "def cut(size, k):\n    return [slice(i * (size // k), (i + 1) * (size // k)) for i in range(k)]",
-        r"cut\(13, 4\) is 0:3, 3:6, 6:9, 9:12: each range begins where the last one ends.*the last ends at 13",
-    ),
-    "counts pushes": (
-        "may_read",
-        GATE,
-        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, may_read says True",
-    ),
-    "before the first": (
-        "next_weight",
-        "def next_weight(w, q, tau):\n    return w[-1] - q * w[-1 - tau] if tau < len(w) else w[-1]",
-        r"and the gradient was computed with",
-    ),
-    "allowed": ("fooled", "def fooled():\n    return [3, 2, 2, 2]", r"of every worker at least 2 updates are there"),
-    "held back": (
-        "fooled",
-        "def fooled():\n    return [3, 0, 2, 2]",
-        r"these are 7 pushes, and the counting gate wants 8",
-    ),
-    "hears a gradient after every header": (
-        "hear",
-        "def hear(comm, weights):\n    worker, kind, clock = next_header(comm)\n"
-        "    gradient = np.empty_like(weights)\n    comm.recv(gradient, worker)\n"
-        "    return worker, kind, clock, gradient",
-        r"On workers that send PULL, PUSH, STOP: ",
-    ),
-    "hears into the weights": (
-        "hear",
-        "def hear(comm, weights):\n    worker, kind, clock = next_header(comm)\n    if kind == PUSH:\n"
-        "        comm.recv(weights, worker)\n        return worker, kind, clock, weights\n"
-        "    return worker, kind, clock, None",
-        r"hear has written into weights. Receive the gradient into a new array",
-    ),
-    "counts no push": (
-        "count_push",
-        "def count_push(shard, worker, gradient):\n    shard.update(gradient)",
-        r"after push 1, of worker 0, the clocks are \[0 0 0\], and \[1 0 0\] is right",
-    ),
-    "counts all workers": (
-        "count_push",
-        "def count_push(shard, worker, gradient):\n    shard.update(gradient)\n    shard.clocks += 1",
-        r"the clocks are \[1 1 1\], and \[1 0 0\] is right",
-    ),
-    "answers all": (
-        "answer_fresh",
-        "def answer_fresh(comm, shard, held):\n    for worker, clock in held:\n"
-        "        answer(comm, shard, worker)\n    return []",
-        r"\(worker 2, clock 3\): worker 2 got 1 answer, and 0 is right",
-    ),
-    "forgets who waits": (
-        "answer_fresh",
-        "def answer_fresh(comm, shard, held):\n    for worker, clock in held:\n"
-        "        if may_read(shard.clocks, worker, clock, shard.staleness):\n"
-        "            answer(comm, shard, worker)\n    return []",
-        r"answer_fresh returned \[\]; what has to wait is \[\(2, 3\)\]",
-    ),
-}
-GAPS_18 = {
-    "a comprehension": (
-        "unequal_copies",
-        "def unequal_copies(parameters):\n    return [name for name in 'ab' if any(of[name] for of in parameters)]",
-        r"\A✗ On unequal_copies, of equal copies, it failed:\n +line 2 of the cell, `return [^\n]*`\nValueError: [^\n]*"
-        r"\n  Until",
-    ),
-    "NumPy's zero": (
-        "first_difference",
-        "def first_difference(losses, right, tolerance):\n    return np.int64(0)",
-        r"\A✗ first_difference, where the third differs: it returned 0; 3 is wanted",
-    ),
-}
-HEADERS = "from answers import may_read\nfrom given import PULL, PUSH, STOP, Shard, answer, next_header, tell"
-
-
-CELLS = {
-    RING.name: [CHUNK],
-    ZERO_3.name: [GATHER],
-    WORDS.name: [SEND, RECEIVE],
-    SERVERS.name: [HEADERS],
-    FIND.name: [],
-}  # run before a gap
-WRONG = [
-    pytest.param(of, *gap, id=f"{of.name[:2]} {words}")
-    for of, gaps in ((RING, GAPS), (ZERO_3, GAPS_09), (WORDS, GAPS_01), (SERVERS, GAPS_03), (FIND, GAPS_18))
-    for words, gap in gaps.items()
-]
+WRONG = [param for number in WRITTEN for param in in_gaps(number)]
 
 
 @pytest.mark.parametrize(("shell", "name", "code", "words"), WRONG, indirect=["shell"])
 def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, capsys, name, code, words):
-    for cell in (*CELLS[Path.cwd().name], code, f"check({name!r})"):
+    before = WRITTEN[Path.cwd().name[:2]].get("before", "")
+    for cell in (before, code, f"check({name!r})"):
         shell.run_cell(cell, store_history=True).raise_error()
     said = capsys.readouterr().out
     assert said.startswith(("✗ ", "○ "))
@@ -650,7 +316,7 @@ def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell, capsys):
 @on(WORDS)
 def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell, capsys):
     """Each check reads the file anew, and what was checked before is of the same reading."""
-    shutil.copy(ROOT / "tests/classroom/answers" / f"{WORDS.name}.py", "exercise.py")
+    Path("exercise.py").write_text(ANSWERS["01"])
     for name in ("merge", "reduce_task"):
         shell.run_cell(f"check({name!r})", store_history=True).raise_error()
     assert capsys.readouterr().out.count("✓") == 2
@@ -660,9 +326,7 @@ def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell, caps
 
 @on(ZERO_3)
 def test_a_method_is_checked_in_its_file(shell, capsys):
-    shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
-    text = Path("exercise.py").read_text()
-    Path("exercise.py").write_text(text.replace("flat.gathered = None", "raise NotImplementedError"))
+    Path("exercise.py").write_text(ANSWERS["09"].replace("flat.gathered = None", "raise NotImplementedError"))
     for name in ("owned", "forget"):
         shell.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
     said = capsys.readouterr().out.splitlines()
@@ -684,7 +348,7 @@ def test_a_gap_that_is_right_is_used_also_after_it_was_wrong(shell, capsys):
 def test_the_exercise_is_checked_in_its_file(shell, capsys):
     for text, words, module in (
         ((RING / "exercise.py").read_text(), "○ all_gather in exercise.py is not filled in yet", "minidist.ring"),
-        ((ROOT / "tests/classroom/answers" / f"{RING.name}.py").read_text(), "✓ all_gather is right", "exercise"),
+        (ANSWERS["04"], "✓ all_gather is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)
         shell.run_cell("check('all_gather')", store_history=True).raise_error()
@@ -694,11 +358,10 @@ def test_the_exercise_is_checked_in_its_file(shell, capsys):
 
 @on(ZERO_3)
 def test_the_first_part_of_exercise_09_is_checked_and_used(shell, capsys):
-    answer = ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py"
     for text, words, module in (
         ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "answers"),
-        (answer.read_text().replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "answers"),
-        (answer.read_text(), "✓ train_step is right", "exercise"),
+        (ANSWERS["09"].replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "answers"),
+        (ANSWERS["09"], "✓ train_step is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)
         shell.run_cell("check('train_step')", store_history=True).raise_error()

@@ -11,8 +11,8 @@ import pytest
 
 from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import BASES, SUBMISSIONS
-from minidist.classroom.likeness import Forms, find_alike, find_hidden_code, forms_in, texts_in
-from minidist.classroom.submission import forms_of_chapters
+from minidist.classroom.grading.likeness import Forms, find_alike, find_hidden_code, forms_in, texts_in
+from minidist.classroom.grading.submission import forms_of_chapters
 
 
 class Disguise(ast.NodeTransformer):
@@ -53,7 +53,7 @@ def chapters(number: str) -> tuple[dict[str, Forms], list[Path]]:
 
 
 def programs(number: str) -> Iterator[tuple[str, str]]:
-    yield "the right answer", ANSWERS[number].read_text()
+    yield "the right answer", ANSWERS[number]
     for mistake in (*BASES.get(number, {}).values(), *SUBMISSIONS[number].values()):
         yield mistake.name, mistake.text()
 
@@ -82,7 +82,7 @@ def test_the_readme_says_how_many_programs_get_no_note() -> None:
             with suppress(SyntaxError):
                 written += bool(ast.parse(text))
         answers: list[Forms] = []
-        for text in (ANSWERS[number].read_text(), *(base.text() for base in BASES[number].values())):
+        for text in (ANSWERS[number], *(base.text() for base in BASES[number].values())):
             forms = forms_of(text)
             if all((forms & other).total() < 0.8 * min(forms.total(), other.total()) for other in answers):
                 answers.append(forms)  # at least a fifth of its statements for itself, although what is given counts

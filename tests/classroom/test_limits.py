@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from classroom.grading import Graded, Grader, grader
-from minidist.classroom import limits, submission
-from minidist.classroom.wires import MachineFault
+from minidist.classroom.grading import limits, submission
+from minidist.classroom.grading.wires import MachineFault
 
 CHILDREN = """
 import os, time

@@ -20,8 +20,8 @@ nbformat = pytest.importorskip("nbformat")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
 from jobs.processes import lives  # noqa: E402
-from minidist.classroom import notebook  # noqa: E402
-from minidist.classroom.notebook import CellFailed  # noqa: E402
+from minidist.classroom.notebook import cell as notebook  # noqa: E402
+from minidist.classroom.notebook.cell import CellFailed  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -368,7 +368,7 @@ while not os.path.exists("say nothing"):
 
 @pytest.mark.parametrize("wire", ["MPI", "no MPI"])
 def test_in_a_kernel_output_is_seen_while_ranks_run_and_an_interrupt_ends_them(wire, tmp_path):
-    load = "%load_ext minidist\nfrom minidist.classroom import notebook\nnotebook.LONG = 600"
+    load = "%load_ext minidist\nfrom minidist.classroom.notebook import cell as notebook\nnotebook.LONG = 600"
     if wire == "no MPI":
         load += "\nnotebook.has_mpi = lambda: False"
     cells = [load, GO_ON_WHEN_TOLD, WAIT_FOR_EVER, "%%mpirun -n 2 --out x\nx = comm.size", "x"]

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.parts import by_rank, named, on, part, ranks
-from minidist.classroom.submission import Case, Outcome, lose
+from minidist.classroom.grading.checks import gaps, parts_by_function
+from minidist.classroom.grading.parts import by_rank, named, on, part, ranks, why
+from minidist.classroom.grading.submission import Case, Outcome, lose
 
 
 class Ran:
@@ -57,5 +58,18 @@ def test_the_first_wrong_value_that_was_found_has_the_name() -> None:
     assert named(9.0, wrong, math.isclose) == ": its square"
     assert named(-3.0, wrong, math.isclose, before=" It is ") == " It is minus"
     assert named(4.0, wrong, math.isclose) == ""
+    assert why({"its square": False, "negative": True, "whole": True}) == "negative"
+    assert why({"its square": False}) == ""
     arrays = {"doubled": np.full(2, 2.0), "gone": np.zeros(2)}
     assert named(np.zeros(2), arrays, np.allclose) == ": gone"
+
+
+def test_parts_of_a_function_are_found_by_the_words_that_they_begin_with() -> None:
+    ran: list[str] = []
+    words = ("merge: keys", "merge: values", "sort: keys", "merge, sort: together")
+    tests = {f"test_{text}": part(1, text, lambda _, text: ran.append(text), text) for text in words}
+    found = parts_by_function({**tests, "test": ran})
+    assert {*found} == {"merge", "sort", "merge, sort"}
+    found["merge"](SimpleNamespace())  # type: ignore[arg-type]
+    assert ran == ["merge: keys", "merge: values"]
+    assert gaps({"check_one": ran, "check_two": words}, "two") == {"two": words}  # type: ignore[comparison-overlap]

@@ -17,10 +17,11 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import SUBMISSIONS
 from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
-from minidist.classroom import release, sandbox
 from minidist.classroom.__main__ import main
-from minidist.classroom.likeness import forms_by_name
-from minidist.classroom.submission import forms_of_chapters
+from minidist.classroom.course import release
+from minidist.classroom.grading import sandbox
+from minidist.classroom.grading.likeness import forms_by_name
+from minidist.classroom.grading.submission import forms_of_chapters
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_no_file_of_the_edition_has_an_answer(edition):
                 assert not [name for name in answers if answers[name] == found.get(name)]
     handed_out = b"\n".join(file.read_bytes() for file in edition.rglob("*") if file.is_file())
     wrong = [mistake.text() for submissions in SUBMISSIONS.values() for mistake in submissions.values()]
-    for text in (*[file.read_text() for file in ANSWERS.values()], *wrong):
+    for text in (*ANSWERS.values(), *wrong):
         assert text.encode() not in handed_out
     assert not [file for file in edition.rglob("*") if file.name in ("tests", "mutants.py", "__pycache__", ".git")]
     tables = {file.name: file.read_text() for file in edition.rglob("*.toml")}

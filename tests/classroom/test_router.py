@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.classroom import limits
-from minidist.classroom.nursery import Nursery, own_environment
-from minidist.classroom.process import fields
-from minidist.classroom.router import Routed, Router, route
-from minidist.exchange.rules import Rules, Start
+from minidist.classroom.grading import limits
+from minidist.classroom.grading.nursery import Nursery, own_environment
+from minidist.classroom.grading.process import fields
+from minidist.classroom.grading.router import Routed, Router, route
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import Rules
 from minidist.launch import over_socket
 from minidist.launch.launcher import launch
 from minidist.papers.collectives import ring_all_reduce

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.classroom.slow_disk import Conflict, SlowDisk
+from minidist.classroom.notebook.slow_disk import Conflict, SlowDisk
 
 
 def test_what_is_read_arrives_at_the_end_of_its_time() -> None:

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from minidist.classroom.watch import mix, print_losses, watch
+from minidist.classroom.notebook.watch import mix, print_losses, watch
 
 
 class Engine:

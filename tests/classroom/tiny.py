@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 LESSON = {
     "exercise.py": "def double(comm, x):\n    raise NotImplementedError\n",
     "on_ranks.py": """
-from minidist.classroom.ranks import returned
+from minidist.classroom.grading.ranks import returned
 
 def call(comm, exercise, x):
     return returned(exercise.double(comm, x))
@@ -17,7 +17,7 @@ def call(comm, exercise, x):
     "test_exercise.py": """
 import numpy as np
 import pytest
-from minidist.classroom.submission import Case, lose
+from minidist.classroom.grading.submission import Case, lose
 
 @pytest.mark.points(2, "doubles")
 def test_doubles(submission):
@@ -36,7 +36,7 @@ HIDDEN = """
 import os
 import numpy as np
 import pytest
-from minidist.classroom.submission import Case, lose
+from minidist.classroom.grading.submission import Case, lose
 
 @pytest.mark.points(3, "large numbers")
 def test_large(submission):

@@ -13,8 +13,8 @@ from matplotlib.colors import to_hex
 from minidist import UsageError
 from minidist.colors import RANKS
 from minidist.cp.claims import check_context
-from minidist.cp.compare import Row, Spans, draw
-from minidist.cp.group import Group
+from minidist.cp.compare import SchemeMeasure, Spans, draw
+from minidist.cp.group import ContextGroup
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs import context_parallel as program
@@ -50,7 +50,7 @@ def test_the_rings_picture_has_each_step_and_each_ranks_pairs(monkeypatch: pytes
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
     spans: list[Spans] = [[(0, 0.0, 2.0)], [(0, 0.0, 4.0), (1, 4.0, 6.0)], [(1, 1.0, 2.0)]]
     some = [1] * 3
-    draw([Row("ring", "contiguous", some, some, [2.0] * 3, [2, 6, 1], [2, 6, 2], some, some, spans)], "svg")
+    draw([SchemeMeasure("ring", "contiguous", some, some, [2.0] * 3, [2, 6, 1], [2, 6, 2], some, some, spans)], "svg")
     times, balance = figures[0].axes
     boxes = [path.get_extents().bounds for one in times.collections for path in one.get_paths()]  # left, row, size
     expected = [(0, -0.4, 2, 0.8), (0, 0.6, 4, 0.8), (4, 0.6, 2, 0.8), (1, 1.6, 1, 0.8)]
@@ -63,7 +63,7 @@ def test_the_rings_picture_has_each_step_and_each_ranks_pairs(monkeypatch: pytes
 
 
 def test_a_row_falls_if_other_bytes_are_sent() -> None:
-    row = Row("ring", "zigzag", [8, 8], [16, 16], [24, 24], [3, 3], [3, 3], [1, 1], [1, 1], [])
+    row = SchemeMeasure("ring", "zigzag", [8, 8], [16, 16], [24, 24], [3, 3], [3, 3], [1, 1], [1, 1], [])
     assert row.holds
     assert row.busy == 1
     assert not row._replace(forward=[8, 9]).holds
@@ -71,7 +71,7 @@ def test_a_row_falls_if_other_bytes_are_sent() -> None:
 
 def test_rooms_are_used_in_turn() -> None:
     def be_rank(comm: Comm) -> None:
-        rooms = Group(comm, np.float32).rooms(np.empty((2, 3, 1, 9, 5)), [4, 3])
+        rooms = ContextGroup(comm, np.float32).rooms(np.empty((2, 3, 1, 9, 5)), [4, 3])
         first, second = rooms.take(4), rooms.take(3)
         assert (first.shape, second.shape) == ((2, 2, 3, 1, 4, 5), (2, 2, 3, 1, 3, 5))
         assert not np.may_share_memory(first, second)
@@ -92,7 +92,7 @@ def test_a_reader_moves_through_the_ring_step_by_step(monkeypatch: pytest.Monkey
     """Lesson 16 draws any step: whose keys each rank holds, as ranks said, and the pairs that it computes."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     folder, said = Path(__file__).parents[2] / "lessons/16_long_sequences", list[str]()
-    monkeypatch.setattr("minidist.classroom.drawing.show", lambda figure, words: said.append(words))
+    monkeypatch.setattr("minidist.classroom.notebook.drawing.show", lambda figure, words: said.append(words))
     monkeypatch.syspath_prepend(folder)
     show_step = runpy.run_path(str(folder / "pictures.py"))["show_step"]
     del sys.modules["given"]  # other lessons have another

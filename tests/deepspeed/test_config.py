@@ -15,7 +15,7 @@ from minidist.deepspeed import agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
-from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.plan import ConfigPlan
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import LossScale
 from tables import table
@@ -27,7 +27,7 @@ pytest.importorskip("hjson")
 EVERYTHING_AUTO, BY_HAND, WITH_CHECKPOINTING = table(__file__, "published").values()
 
 
-def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
+def planned(text: str, ranks: int = 4, **typed: Any) -> ConfigPlan:
     """typed: options that somebody gives."""
     options = agree.defaults()
     vars(options).update(typed)

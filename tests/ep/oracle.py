@@ -109,7 +109,7 @@ class TokenByToken:
         if batch.key is not None:
             self.dropped[batch.key] = dropped
             if self.mixture.routing.balance:
-                batch.also(self.balance(x, prob))
+                batch.add_loss(self.balance(x, prob))
 
         def backward(dy: Array, x: Array) -> Array:
             tokens, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, shape[-1])

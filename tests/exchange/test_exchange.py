@@ -20,10 +20,11 @@ from minidist import ring
 from minidist.claims.collectives import Inputs
 from minidist.exchange import marks
 from minidist.exchange.by_rules import run_by_rules
-from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.exchange.operations import Start
+from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules
 from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm, CommError
-from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.mailbox import NumberedMailbox
 from minidist.programs.ring import COLLECTIVES
 
 SENDS, ORDERS = ("synchronous", "eager", "drawn"), ("natural", "contrary", "drawn")
@@ -264,7 +265,7 @@ def test_a_deadlock_of_some_is_seen_while_others_look_for_messages() -> None:
 @pytest.mark.parametrize("look", ["probe", *(pytest.param(look, marks=pytest.mark.slow) for look in ("done", "poll"))])
 def test_who_looks_for_ever(look: str) -> None:
     def be_rank(comm: Comm) -> None:
-        request, box = comm.irecv(np.zeros(1), 1 - comm.rank) if look == "done" else None, Mailbox(comm, 0)
+        request, box = comm.irecv(np.zeros(1), 1 - comm.rank) if look == "done" else None, NumberedMailbox(comm, 0)
         while not (request.done() if request else comm.probe() if look == "probe" else box.poll()):
             pass
 

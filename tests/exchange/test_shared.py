@@ -16,7 +16,7 @@ from minidist.mpi.comm import Comm
 from minidist.mr import peers
 from minidist.mr.disk import Disk
 from minidist.mr.files import JobError
-from minidist.mr.plan import Plan, Result, TaskName
+from minidist.mr.plan import Plan, TaskName, TaskResult
 from minidist.nn.product import flops, product
 from programs import run_module
 
@@ -108,10 +108,10 @@ def test_each_task_counts_for_itself_in_a_job_that_ranks_share(tmp_path: Path, m
     (tmp_path / "text").write_text("".join(f"{i % 7}\n" for i in range(200)))
     job = Lines()
 
-    noted: dict[TaskName, Result] = {}
+    noted: dict[TaskName, TaskResult] = {}
 
     class Notes(Disk):
-        def note(self, path: Path, task: TaskName, result: Result) -> None:
+        def note(self, path: Path, task: TaskName, result: TaskResult) -> None:
             noted[task] = result
             super().note(path, task, result)
 

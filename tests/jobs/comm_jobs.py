@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.mpi.comm import DTYPES, Comm
+from minidist.mpi.comm import Comm
+from minidist.mpi.port import DTYPES
 from minidist.mpi.witness import witnessed
 
 # What rank 0 sends where rank 1 expects 10 x float64.

@@ -10,13 +10,13 @@ from jobs import engines
 from jobs.pipelines import cut
 from minidist import checkpoint
 from minidist.engine import Engine
-from minidist.expert_parallel import Group, expert_parallel, share_experts, split
+from minidist.expert_parallel import ExpertGroup, expert_parallel, share_experts, split
 from minidist.fsdp import FSDP
 from minidist.layout import Layout, Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Block, Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.mixture import Mixture, Plan, Routing, Tally, with_experts
+from minidist.nn.mixture import Mixture, Routing, RoutingPlan, Tally, with_experts
 from minidist.papers.context import positions
 from minidist.parallel3d import grid
 
@@ -78,7 +78,7 @@ def run(comm: Any, case: Model, ep: int, zero: int, bucket_size: int | None = No
 def run_fsdp(comm: Any, case: Model, ep: int) -> dict[str, Any]:
     """ZeRO-3 that gathers ahead."""
     experts, copies = Mesh(comm, Layout(dp=comm.size, ep=ep)).experts()
-    units = split(model(case), Group(experts, comm, np.float64))
+    units = split(model(case), ExpertGroup(experts, comm, np.float64))
     share_experts(units, copies)
     return train(FSDP(units, settings(case), comm, forward_prefetch=True))
 
@@ -96,15 +96,15 @@ def run_grid(comm: Any, case: Model, layout: Layout, zero: int, **how: Any) -> d
     return train(driver.engine, driver)
 
 
-def watch_plans(engine: Engine) -> list[list[Plan]]:
+def watch_plans(engine: Engine) -> list[list[RoutingPlan]]:
     """Where each mixture's plans will be, in order of its forwards."""
     found = []
     for unit in engine.units:
         if isinstance(unit, Block) and isinstance(unit.mlp, Mixture):
-            found.append(plans := list[Plan]())
+            found.append(plans := list[RoutingPlan]())
             tally = unit.mlp.tally
 
-            def tallied(chosen: Any, plan: Plan, plans: Any = plans, tally: Any = tally) -> Tally:
+            def tallied(chosen: Any, plan: RoutingPlan, plans: Any = plans, tally: Any = tally) -> Tally:
                 plans.append(plan)
                 return tally(chosen, plan)
 

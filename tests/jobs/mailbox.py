@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from minidist.mpi.comm import Comm
-from minidist.mpi.mailbox import Mail, Mailbox
+from minidist.mpi.mailbox import Letter, NumberedMailbox
 
 
-def take(box: Mailbox, n: int) -> list[Mail]:
+def take(box: NumberedMailbox, n: int) -> list[Letter]:
     """The next n messages, however long they take."""
-    taken: list[Mail] = []
+    taken: list[Letter] = []
     while len(taken) < n:
         if mail := box.poll():
             taken.append(mail)
@@ -23,7 +23,7 @@ def take(box: Mailbox, n: int) -> list[Mail]:
 
 def everyone_to_everyone(comm: Comm) -> dict[str, Any]:
     """Every rank posts three messages to every rank, itself included, before it looks into its mailbox."""
-    box = Mailbox(comm, 0)
+    box = NumberedMailbox(comm, 0)
     for dest in range(comm.size):
         for i in range(3):
             box.post(dest, ("number", i))
@@ -47,7 +47,7 @@ ARRAYS: list[np.ndarray] = [
 
 def payloads(comm: Comm) -> dict[str, Any]:
     """Arrays small and large cross in all directions at the same time: nobody may wait for anybody."""
-    box = Mailbox(comm, 0)
+    box = NumberedMailbox(comm, 0)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     with comm.phase("letters"):
         for dest in others:
@@ -68,7 +68,7 @@ def payloads(comm: Comm) -> dict[str, Any]:
 
 def two_boxes(comm: Comm) -> dict[str, Any]:
     """Rank 0 posts into two mailboxes; rank 1 reads the second first. A payload of one is no payload of the other."""
-    first, second = Mailbox(comm, 0), Mailbox(comm, 1)
+    first, second = NumberedMailbox(comm, 0), NumberedMailbox(comm, 1)
     if comm.rank == 0:
         first.post(1, "first", np.full(100_000, 1.0))
         second.post(1, "second", np.full(100_000, 2.0))
@@ -86,7 +86,7 @@ def two_boxes(comm: Comm) -> dict[str, Any]:
 def one_does_not_listen(comm: Comm, signal: str) -> dict[str, Any]:
     """Rank 2 is in no call of MPI before there is a file. Until then rank 0 has posted it a thousand messages, some
     with a payload, and speaks with rank 1 all the same."""
-    box = Mailbox(comm, 0)
+    box = NumberedMailbox(comm, 0)
     if comm.rank == 0:
         for i in range(1000):
             box.post(2, i, np.full(3, i) if i % 10 == 0 else None)
@@ -114,7 +114,7 @@ def one_does_not_listen(comm: Comm, signal: str) -> dict[str, Any]:
 
 def one_is_left_behind(comm: Comm) -> dict[str, Any]:
     """Rank 0 closes its mailbox without waiting for rank 1, which takes what was posted all the same."""
-    box = Mailbox(comm, 0)
+    box = NumberedMailbox(comm, 0)
     if comm.rank == 0:
         box.post(1, "a", np.arange(100_000))
         box.close(besides={1})

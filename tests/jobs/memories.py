@@ -69,7 +69,7 @@ def audit(comm: Comm, precision: str) -> dict[str, dict[str, Any]]:
         tracemalloc.reset_peak()
         step(engine, 1)
         _, peak = tracemalloc.get_traced_memory()
-        said = {kind: sum(pool.peak[kind] for pool in engine.pools) for kind in engine.memory()}
+        said = {kind: sum(pool.peak[kind] for pool in engine.pools) for kind in engine.peak_bytes()}
         room = engine.host.held["workspace"]  # scratch of a host's update, which is there for good
         found[name] = {"said": {**said, "room": room}, "held": arrays_held(), "peak": peak}
         tracemalloc.stop()

@@ -14,7 +14,7 @@ from minidist.engine import Engine
 from minidist.memory.files import SwapFile
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
-from minidist.nn.optim import clipping_factor, squared_norm
+from minidist.nn.optim import clipping_factor, sum_of_squares
 from minidist.nn.precision import LossScale
 from minidist.nn.tensor import Array
 from minidist.offload import ENGINES, Offload
@@ -104,7 +104,7 @@ def serial_delayed(precision: str, after: int, scale: float) -> dict[str, Any]:
             flat.grad.fill(0)
         if waiting:  # the step before's, which has been computed in the meantime
             updates = update(*waiting.pop())
-        norm = math.sqrt(sum(map(squared_norm, grads))) / loss_scale.scale
+        norm = math.sqrt(sum(map(sum_of_squares, grads))) / loss_scale.scale
         if math.isfinite(norm):
             factor = clipping_factor(norm, settings.clip) / loss_scale.scale
             if step < after:

@@ -96,7 +96,7 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
         everyone = {pair for other in comm.all_gather_object(copies) for pair in other.items()}
         result["differ"] = [key for key, times in Counter(key for key, _ in everyone).items() if times > 1]
         for kind in ("gradients", "parameters"):
-            result[kind] = engine.gathered(result[kind])
+            result[kind] = engine.collect_on_rank_0(result[kind])
         results[name] = result if comm.rank == 0 else {}
     return results
 

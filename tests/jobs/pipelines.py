@@ -85,10 +85,10 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     return {
         "losses": sum(comm.all_gather_object(losses)),
         "validation": sum(comm.all_gather_object(validation)),
-        "gradients": engine.gathered(gradients),
-        "parameters": engine.gathered(parameters),
+        "gradients": engine.collect_on_rank_0(gradients),
+        "parameters": engine.collect_on_rank_0(parameters),
         "spans": [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in made.watch.timeline.spans],
-        "counted": made.counted(),
+        "counted": made.other_counts(),
     }
 
 

@@ -12,7 +12,7 @@ from minidist.ps import claims
 from minidist.ps.engines import Whole
 from minidist.ps.key_lists import KeyLists
 from minidist.ps.messages import Copied, Pull, Push, Update
-from minidist.ps.replication import Chain
+from minidist.ps.replication import ReplicaChain
 from minidist.ps.requests import Requests
 from minidist.ps.vector_clock import RangeClocks
 
@@ -90,7 +90,7 @@ def keys_cut_evenly_again() -> Any:
 
 
 def every_copy_sent_twice() -> Any:
-    pass_on = Chain._pass_on
+    pass_on = ReplicaChain._pass_on
 
     def twice(self: Any, update: Update) -> None:
         place = self.ranks.index(self.mailbox.rank)
@@ -98,7 +98,7 @@ def every_copy_sent_twice() -> Any:
             self.mailbox.send(self.ranks[place + 1], update)
         pass_on(self, update)
 
-    return patch.object(Chain, "_pass_on", twice)
+    return patch.object(ReplicaChain, "_pass_on", twice)
 
 
 def copies_that_only_nod() -> Any:

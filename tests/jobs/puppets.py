@@ -19,10 +19,10 @@ from minidist.cli.progress import Progress
 from minidist.engine import Settings
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
-from minidist.parameter_server import Server, Worker
+from minidist.parameter_server import Server, TrainingWorker
 from minidist.ps.messages import Mailbox
 from minidist.ps.node import Node
-from minidist.ps.plan import Plan, Range
+from minidist.ps.plan import Range, RankPlan
 
 SETTINGS = Settings(PRECISIONS["fp64"], SGD(), learning_rate=lambda update: 1.0, clip=0.0)
 TIMEOUT = 20.0  # seconds: a test that fails must not hang
@@ -67,7 +67,7 @@ class Counting:
 
     share = 1.0
 
-    def __init__(self, plan: Plan, number: int, costs: list[float]) -> None:
+    def __init__(self, plan: RankPlan, number: int, costs: list[float]) -> None:
         self.plan, self.number, self.costs, self.steps = plan, number, costs, 0
         self.weights = np.zeros(plan.size)
         self.seen: list[Read] = []
@@ -88,10 +88,10 @@ class Counting:
         return None, values
 
 
-class Puppet(Worker):
+class Puppet(TrainingWorker):
     """A worker in a thread of its own, which runs when the scheduler lets it."""
 
-    def __init__(self, plan: Plan, mailbox: Mailbox, engine: Counting) -> None:
+    def __init__(self, plan: RankPlan, mailbox: Mailbox, engine: Counting) -> None:
         super().__init__(engine, plan, mailbox)  # type: ignore[arg-type]
         self.until: Callable[[], bool] = lambda: True
         self.mine, self.scheduler = threading.Semaphore(0), threading.Semaphore(0)
@@ -122,13 +122,15 @@ class Puppet(Worker):
             raise self.failure
 
 
-def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None) -> Plan:
+def plan_of(
+    n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None
+) -> RankPlan:
     """n workers, then k servers, each of two ranges of n keys."""
     ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]
     options = argparse.Namespace(
         steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
     )
-    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options, 0)
+    return RankPlan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options, 0)
 
 
 def play(

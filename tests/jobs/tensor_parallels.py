@@ -61,5 +61,7 @@ def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
         comm.ledger.reset()
         engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
         engine.step()
-        counted.append({"sent": comm.ledger.by_phase(), "memory": engine.memory(), "counted": engine.counted()})
+        counted.append(
+            {"sent": comm.ledger.by_phase(), "memory": engine.peak_bytes(), "counted": engine.other_counts()}
+        )
     return counted

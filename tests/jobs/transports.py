@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from minidist.classroom.nursery import Nursery
-from minidist.classroom.router import route
+from minidist.classroom.grading.nursery import Nursery
+from minidist.classroom.grading.router import route
 from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minidist.memory import plot
-from minidist.memory.arena import Arena, Block
+from minidist.memory.arena import AddressRange, Arena
 from minidist.memory.pool import OutOfMemory, Pool
 
 CAPACITY = 40
@@ -25,7 +25,7 @@ def runs_of_free(memory: list[int]) -> list[tuple[int, int]]:
 @given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 100)), max_size=60))
 def test_against_a_list_of_bytes(requests: list[tuple[int, int]]) -> None:
     """Of each request the first number is a size; where it is a multiple of 3 somebody leaves instead."""
-    arena, memory, here = Arena(CAPACITY), [0] * CAPACITY, list[Block]()
+    arena, memory, here = Arena(CAPACITY), [0] * CAPACITY, list[AddressRange]()
     for number, (size, chosen) in enumerate(requests, start=1):
         if size % 3 == 0 and here:
             block = here.pop(chosen % len(here))

@@ -12,11 +12,11 @@ from alone import train_alone
 from minidist import UsageError, command
 from minidist.colors import QUANTITIES
 from minidist.memory import plot
-from minidist.memory.plot import History
+from minidist.memory.plot import PoolHistory
 from minidist.memory.pool import KINDS, Pool
 
 
-def recorded(stage: int, what: str = "instruction") -> History:
+def recorded(stage: int, what: str = "instruction") -> PoolHistory:
     """A stage that takes in `stage` + 1 micro-batches of 100 bytes, and finishes them."""
     pool, kept = Pool("device"), []
     parameters = pool.zeros("parameters", 500, np.uint8)
@@ -69,7 +69,7 @@ def test_ranks_that_hold_the_same_share_a_panel() -> None:
 def test_areas_are_as_high_as_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stage that takes in two micro-batches: 500 bytes of parameters, and on top of them activations, by the
     places in which they come and go. The dotted line is the most without workspace."""
-    monkeypatch.setattr(plot, "_saved", lambda figure, format: figure)
+    monkeypatch.setattr(plot, "saved", lambda figure, format: figure)
     figure: Any = plot.draw([{"device": recorded(1)}], "", "svg")
     [axes] = figure.axes
     tops, name_of = dict[str, list[float]](), {to_hex(color): kind for kind, color in QUANTITIES.items()}
@@ -93,7 +93,7 @@ def test_each_format_is_one(format: str) -> None:
     assert plot.draw([{"device": recorded(2)}], "", format).startswith(begins[format])
 
 
-def two_memories(host: str) -> dict[str, History]:
+def two_memories(host: str) -> dict[str, PoolHistory]:
     """A device whose arrays go to the host, or, if there is none, nowhere."""
     device, other = Pool("device"), Pool("host")
     with plot.recorded([device, other]) as histories:

@@ -207,7 +207,7 @@ def test_a_rank_that_is_stopped_before_the_kernel_shows_its_number(monkeypatch: 
     monkeypatch.setattr(stops, "state", lambda process: stops.STOPPED if process == 4712 else "R")
     for name, value in {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0", "PMI_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    watch = stops.Watch(0, 1, 10.0, can_go_on=lambda stopped, ranks: False)
+    watch = stops.StopDetector(0, 1, 10.0, can_go_on=lambda stopped, ranks: False)
     watch.launcher = os.getppid()
     watch.look()
     assert watch.silent.keys() == {1}

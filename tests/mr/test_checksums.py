@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minidist.mr import checksums
-from minidist.mr.checksums import Written, is_intact, seal_note, unsealed
+from minidist.mr.checksums import WrittenPieces, is_intact, seal_note, unsealed
 
 
 @given(parts=st.lists(st.binary(max_size=40)), piece=st.integers(1, 20), damage=st.binary(max_size=60))
 def test_each_piece_has_its_checksum_however_a_file_was_written(parts: list[bytes], piece: int, damage: bytes) -> None:
-    whole, written = b"".join(parts), Written()
+    whole, written = b"".join(parts), WrittenPieces()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(checksums, "PIECE", piece)
         for part in parts:

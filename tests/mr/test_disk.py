@@ -10,14 +10,14 @@ import pytest
 
 from minidist.mr.disk import Disk, private_folder
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan, Result
+from minidist.mr.plan import Plan, TaskResult
 
 
 def leave_map(folder: Path, m: int) -> None:
     """What a worker leaves of a map: 5 bytes for reduce 0, nothing for reduce 1."""
     (folder / f"map-{m:05}").mkdir(parents=True)
     (folder / f"map-{m:05}" / "region-00000").write_text("a\t1\n\n")
-    result = Result([5, 0], Counter(pairs=1), Counter(), [], [[crc32(b"a\t1\n\n")], []])
+    result = TaskResult([5, 0], Counter(pairs=1), Counter(), [], [[crc32(b"a\t1\n\n")], []])
     (folder / f"map-{m:05}" / "done.json").write_text(result.note(("map", m)))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from minidist import Finished, UsageError
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan, Result
+from minidist.mr.plan import Plan, TaskResult
 from minidist.programs.chapter import find
 from tables import table
 
@@ -44,7 +44,7 @@ def commit(plan: Plan) -> None:
     """Leave a finished job's parts, which are empty, and what its reduces have noted."""
     for r in range(plan.reducers):
         plan.part(r).touch()
-        plan.counts_path(r).write_text(Result.empty()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
+        plan.counts_path(r).write_text(TaskResult.empty()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
 
 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:

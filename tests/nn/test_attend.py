@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from minidist.nn.attend import Again, Span, attend, attend_back, by_head, dot, merge, split_heads
+from minidist.nn.attend import SavedStatistics, Span, attend, attend_back, by_head, dot, merge, split_heads
 from minidist.nn.product import flops
 from nn.test_ops import true_attention
 
@@ -53,7 +53,7 @@ def test_parts_merge_to_the_whole_in_any_order(how: str, sizes: tuple[int, int],
             k_at, part = others[keys], np.empty_like(y)
             lse = merge(y, lse, part, attend(q[..., here, :], k[..., k_at, :], v[..., k_at, :], here, k_at, part))
         np.testing.assert_allclose(y, truth[..., here, :], rtol=1e-12, atol=1e-13)
-        known = Again(lse, dot(dy[..., here, :], y))
+        known = SavedStatistics(lse, dot(dy[..., here, :], y))
         for keys in at:
             parts = [np.full_like(x[..., where, :], np.nan) for x, where in ((q, here), (k, keys), (v, keys))]
             attend_back(dy[..., here, :], q[..., here, :], k[..., keys, :], v[..., keys, :], here, keys, known, *parts)
@@ -62,7 +62,7 @@ def test_parts_merge_to_the_whole_in_any_order(how: str, sizes: tuple[int, int],
     everything, wanted = np.arange(length), np.empty_like(qkv)
     y = np.empty(truth.shape)
     lse = attend(q, k, v, everything, everything, y)
-    known = Again(lse, dot(dy, y))
+    known = SavedStatistics(lse, dot(dy, y))
     attend_back(dy, q, k, v, everything, everything, known, *split_heads(wanted, h, kv))
     np.testing.assert_allclose(dqkv, wanted, rtol=1e-10, atol=1e-12)
 
@@ -79,7 +79,7 @@ def test_the_backward_from_the_lse_is_the_derivative() -> None:
     assert (y[..., 0, :] == 0).all()
     found = [np.empty_like(x) for x in (q, k, v)]
     lse[..., 0] = 0  # of other keys, which the part does not have
-    attend_back(dy, q, k, v, at_q, at_k, Again(lse, dot(dy, y)), *found)
+    attend_back(dy, q, k, v, at_q, at_k, SavedStatistics(lse, dot(dy, y)), *found)
     for x, dx in zip((q, k, v), found, strict=True):
         for i in np.ndindex(x.shape):
             x[i], before, ends = x[i] + 1e-6, x[i], []
@@ -101,9 +101,9 @@ def test_the_work_is_that_of_the_pairs(how: str) -> None:
     with flops() as counted:
         for here, keys in itertools.product(at, at):
             part = q[..., here, :]
-            known = Again(np.zeros(part.shape[:-1], q.dtype), np.zeros(part.shape[:-1], q.dtype))
+            known = SavedStatistics(np.zeros(part.shape[:-1], q.dtype), np.zeros(part.shape[:-1], q.dtype))
             others = k[..., keys, :], v[..., keys, :]
-            attend(part, *others, here, keys, np.empty_like(part), see=pairs.append)
+            attend(part, *others, here, keys, np.empty_like(part), on_tile=pairs.append)
             attend_back(part, part, *others, here, keys, known, np.empty_like(part), *map(np.empty_like, others))
     assert sum(pairs) == length * (length + 1) // 2
     assert counted.count <= 1.15 * 7 * 2 * depth * sum(pairs)

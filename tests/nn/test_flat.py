@@ -66,7 +66,7 @@ def test_bind_collect_release():
     np.testing.assert_array_equal(grad[flat.size :], 1)
     flat.release()
     assert flat.values is None
-    assert flat.slopes is None
+    assert flat.raw_grad is None
     for parameter in BLOCK.parameters:
         assert parameter.grad is None
         with pytest.raises(Released, match=parameter.name):

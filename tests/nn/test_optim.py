@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist.nn.ops import BLOCK
-from minidist.nn.optim import SGD, AdamW, CosineSchedule, clipping_factor, squared_norm
+from minidist.nn.optim import SGD, AdamW, CosineSchedule, clipping_factor, sum_of_squares
 
 sizes = st.sampled_from([0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
 properties = settings(deadline=None, derandomize=True, max_examples=25)
@@ -95,20 +95,20 @@ def test_cosine_schedule():
 
 @properties
 @given(sizes, st.sampled_from([np.float16, np.float32, np.float64]))
-def test_squared_norm(size, dtype):
+def test_sum_of_squares(size, dtype):
     x = np.random.default_rng(2).standard_normal(size).astype(dtype)
-    assert squared_norm(x) == pytest.approx(math.fsum(float(value) ** 2 for value in x), rel=1e-12)
+    assert sum_of_squares(x) == pytest.approx(math.fsum(float(value) ** 2 for value in x), rel=1e-12)
     for bad in (np.nan, np.inf, -np.inf):
         for place in {0, size // 2, size - 1} if size else ():
             x[place], value = bad, x[place]
-            assert not math.isfinite(squared_norm(x))
+            assert not math.isfinite(sum_of_squares(x))
             x[place] = value
 
 
-def test_squared_norm_of_finite_values_is_finite():
+def test_sum_of_squares_of_finite_values_is_finite():
     for dtype in (np.float16, np.float32):
         largest = float(np.finfo(dtype).max)
-        assert squared_norm(np.full(2 * BLOCK, largest, dtype)) == pytest.approx(2 * BLOCK * largest**2)
+        assert sum_of_squares(np.full(2 * BLOCK, largest, dtype)) == pytest.approx(2 * BLOCK * largest**2)
 
 
 @properties

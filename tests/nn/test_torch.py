@@ -12,7 +12,7 @@ import pytest
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.optim import SGD, AdamW, clipping_factor, squared_norm
+from minidist.nn.optim import SGD, AdamW, clipping_factor, sum_of_squares
 from minidist.nn.precision import PRECISIONS
 
 torch = pytest.importorskip("torch", reason="an optional cross-check: it needs PyTorch, minidist does not")
@@ -151,7 +151,7 @@ def test_training(name, optimizer):
 @pytest.mark.parametrize("limit", [1.0, 1e4, 1e6])
 def test_clipping(limit):
     gradients = [1000 * RNG.standard_normal(shape) for shape in ((7, 5), (11,))]
-    norm = math.sqrt(sum(squared_norm(gradient) for gradient in gradients))
+    norm = math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients))
     leaves = [torch.zeros(gradient.shape, dtype=torch.double, requires_grad=True) for gradient in gradients]
     for leaf, gradient in zip(leaves, gradients, strict=True):
         leaf.grad = torch.tensor(gradient)

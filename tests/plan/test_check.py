@@ -98,7 +98,7 @@ def on_mpi(ranks: int, most: int) -> None:
     plain = [[asdict(wanted), asdict(choice)] for wanted, choice in rows]
     of_ranks = launch("jobs.planned:train_rows", ranks, plain, timeout=300).values
     for i, (wanted, choice) in enumerate(rows):
-        compared = check.compare(wanted, choice, [check.Counted(*rank[i]) for rank in of_ranks])
+        compared = check.compare(wanted, choice, [check.RankCounts(*rank[i]) for rank in of_ranks])
         assert [row for row in compared if row.difference] == [], choice
 
 
@@ -231,4 +231,4 @@ def test_a_wrong_formula_differs(mutant: str, monkeypatch: pytest.MonkeyPatch) -
     assert differs in {row.what for row in check.compare(wanted, choice, counted, 2) if row.difference}
 
 
-RUNS: dict[Choice, list[check.Counted]] = {}  # rows that several mutants share
+RUNS: dict[Choice, list[check.RankCounts]] = {}  # rows that several mutants share

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minidist.pp.instructions import Backward, Both, Forward, Place, Weight
+from minidist.pp.instructions import Backward, Both, Forward, StagePlace, Weight
 from minidist.pp.schedules import SCHEDULES
 
 torch = pytest.importorskip("torch", reason="an optional cross-check: it needs PyTorch, minidist does not")
@@ -62,7 +62,7 @@ def of_ours(name: str, p: int, m: int, v: int) -> list[list[tuple[Work, ...]]]:
     return orders
 
 
-def work_of(at: Place, letter: str, one: Forward | Backward | Weight) -> Work:
+def work_of(at: StagePlace, letter: str, one: Forward | Backward | Weight) -> Work:
     return letter, at.positions[one.chunk], one.micro_batch
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist.ps.inbox import Inbox
-from minidist.ps.messages import Flush, Pull, Push, Request
-from minidist.ps.plan import Plan
+from minidist.ps.messages import Flush, Pull, Push, WorkerRequest
+from minidist.ps.plan import RankPlan
 
 
 def inbox(workers: int) -> Inbox:
-    return Inbox(Plan(list(range(workers)), [workers], [], [], 0, True, 0, 0, argparse.Namespace(keys="none"), 0))
+    return Inbox(RankPlan(list(range(workers)), [workers], [], [], 0, True, 0, 0, argparse.Namespace(keys="none"), 0))
 
 
 def push(worker: int, stamp: float, more: bool = False) -> Push:
@@ -37,7 +37,7 @@ def test_earliest_first_whenever_they_arrive(stamps: list[list[int]], seed: int)
 
 def test_who_is_held_back_sends_nothing_earlier() -> None:
     """A worker whose pull is held back is not waited for; unless it had not yet sent all of that moment's messages."""
-    messages: list[Request] = [
+    messages: list[WorkerRequest] = [
         Pull(shard=0, range=0, clock=1, worker=0, stamp=1.0, more=True),
         Pull(shard=0, range=1, clock=1, worker=0, stamp=1.0),
     ]

@@ -9,14 +9,14 @@ from minidist.ps.messages import (
     Answer,
     Closed,
     Copied,
-    Done,
     Flush,
     Mailbox,
-    Message,
     Norm,
     Pull,
     Push,
     Update,
+    WireMessage,
+    WorkerDone,
 )
 from ranks import launch
 
@@ -34,13 +34,13 @@ MESSAGES = [
     Update(shard=1, range=ALL, worker=ALL, clock=5, share=1.0, scale=1 / 3, time=0.1, values=VALUES),
     Copied(shard=1, range=2, worker=3, clock=4),
     Closed(rank=3),
-    Done(),
+    WorkerDone(),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("dest", [0, 1], ids=["to itself", "over the wire"])
-def test_what_is_sent_arrives(message: Message, dest: int) -> None:
+def test_what_is_sent_arrives(message: WireMessage, dest: int) -> None:
     network = Network(seed=0)
     here, there = (Mailbox(FakeComm(network, rank, 2), np.float32) for rank in range(2))  # type: ignore[arg-type]
     here.send(dest, message)

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from jobs.puppets import FakeComm, Network, plan_of
-from minidist.ps.messages import ALL, Copied, Mailbox, Message, Update
-from minidist.ps.replication import Chain, Stopped
+from minidist.ps.messages import ALL, Copied, Mailbox, Update, WireMessage
+from minidist.ps.replication import ReplicaChain, ServerStopped
 
 UPDATE = Update(shard=0, range=ALL, worker=ALL, clock=5, share=1.0, scale=1.0, values=np.ones(4))
 WORD = Copied(shard=0, range=ALL, worker=ALL, clock=5)
 
 
-def chains(stop: Any = None) -> list[Chain]:
+def chains(stop: Any = None) -> list[ReplicaChain]:
     """Shard 0 on ranks 1, 2 and 3, as each of them sees it; rank 0 is a worker."""
     network, plan = Network(seed=0), plan_of(1, 3, 1, 0, aggregate=True, replicas=2, stop=stop)
-    return [Chain(0, plan, Mailbox(FakeComm(network, rank, 4), np.float64)) for rank in (1, 2, 3)]  # type: ignore[arg-type]
+    return [ReplicaChain(0, plan, Mailbox(FakeComm(network, rank, 4), np.float64)) for rank in (1, 2, 3)]  # type: ignore[arg-type]
 
 
-def mail(chain: Chain) -> list[Message]:
+def mail(chain: ReplicaChain) -> list[WireMessage]:
     return list(iter(chain.mailbox.next, None))
 
 
-def close(rank: int, *others: Chain) -> list[bool]:
+def close(rank: int, *others: ReplicaChain) -> list[bool]:
     """A rank has stopped, and the others hear of it."""
     for chain in others:
         chain.mailbox.closed.add(rank)
@@ -89,7 +89,7 @@ def test_the_server_stops_after_so_many_events_and_no_copy_does() -> None:
     server, middle, _ = chains(stop=(1, 3))
     server.event()
     server.event()
-    with pytest.raises(Stopped):
+    with pytest.raises(ServerStopped):
         server.event()
     for _ in range(5):
         middle.event()

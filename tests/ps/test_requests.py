@@ -3,7 +3,7 @@
 import numpy as np
 
 from jobs.puppets import FakeComm, Network, plan_of
-from minidist.ps.messages import Answer, Flush, Mailbox, Pull, Push, Request
+from minidist.ps.messages import Answer, Flush, Mailbox, Pull, Push, WorkerRequest
 from minidist.ps.outcome import WorkerLog
 from minidist.ps.requests import Requests
 from minidist.ps.simulated_time import BANDWIDTH, Cable
@@ -16,10 +16,10 @@ def test_a_moment_and_a_server_that_stops() -> None:
     cable, log = Cable(), WorkerLog()
     requests = Requests(0, plan, mailbox, cable, log)
 
-    def arrived(server: Mailbox) -> list[Request]:
-        return [message for message in iter(server.next, None) if isinstance(message, Request)]
+    def arrived(server: Mailbox) -> list[WorkerRequest]:
+        return [message for message in iter(server.next, None) if isinstance(message, WorkerRequest)]
 
-    def names(messages: list[Request]) -> list[tuple[str, int, bool]]:
+    def names(messages: list[WorkerRequest]) -> list[tuple[str, int, bool]]:
         return [(type(message).__name__, getattr(message, "range"), message.more) for message in messages]  # noqa: B009
 
     cable.now = 3.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.ps.simulated_time import DECK, LATENCY, Link, step_seconds
+from minidist.ps.simulated_time import DECK, LATENCY, CableDirection, step_seconds
 
 
 def test_luck_is_a_deck_of_cards() -> None:
@@ -16,7 +16,7 @@ def test_luck_is_a_deck_of_cards() -> None:
 
 
 def test_a_link_carries_one_message_after_another() -> None:
-    out, into = Link(), Link()
+    out, into = CableDirection(), CableDirection()
     left = [out.send(1.0, 1_250_000), out.send(1.0, 1_250_000), out.send(5.0, 0)]
     np.testing.assert_allclose(left, [1.001, 1.002, 5.0])
     np.testing.assert_allclose(

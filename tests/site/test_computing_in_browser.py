@@ -40,7 +40,7 @@ def random_settings(page: forms.Page, seed: int) -> dict[str, str]:
     """Values of a page's form. A text keeps its value, or becomes one that its page is tried with."""
     drawn, found = random.Random(f"{page.name} {seed}"), {}
     for one in page.settings:
-        if isinstance(one, forms.Choice):
+        if isinstance(one, forms.ChoiceField):
             found[one.name] = drawn.choice(one.words)
         elif isinstance(one, forms.Slider):
             steps = round((min(one.most, one.least + 24 * one.step) - one.least) / one.step)

@@ -20,10 +20,12 @@ from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
 from minidist.programs.pipeline import CHAPTER
 from minidist.site import compute
-from minidist.site.forms import FLUSHING, SCHEDULES_PAGE, Slider
+from minidist.site.forms import SCHEDULES_PAGE, WORDS, Slider
 from minidist.site.views import schedules
 from minidist.site.views.schedules import LEFT, ROW, WIDTH
 from sampling import shard_of_this_run
+
+FLUSHING = WORDS["FLUSHING"]
 
 SETTINGS = range(1000)  # seeds of random ones
 HERE = shard_of_this_run(SETTINGS, 100)

@@ -75,13 +75,13 @@ def test_first_chapters_change_nothing() -> None:
 
 def test_marks_of_a_change() -> None:
     shown = changes.as_html(
-        [changes.Change("A.f", "b: B.f", "def f():\n    old\n    same", "def f():\n    <new>\n    same")]
+        [changes.MethodChange("A.f", "b: B.f", "def f():\n    old\n    same", "def f():\n    <new>\n    same")]
     )
     assert "<del>    old</del>" in shown
     assert "<ins>    &lt;new&gt;</ins>" in shown
     assert shown.count("<span>    same</span>") == 2  # the second one is hidden on a phone
     assert shown.count('class="same"') == 2
-    alone = changes.as_html([changes.Change("A.f", "", "", "def f():\n    new")])
+    alone = changes.as_html([changes.MethodChange("A.f", "", "", "def f():\n    new")])
     assert alone.count("<ins>") == 2
     assert "del" not in alone
 

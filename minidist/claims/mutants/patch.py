@@ -57,7 +57,7 @@ def read_document(file: Path) -> dict[str, Any]:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file; in a student's edition, of a sealed one, too (`classroom/release.py`)."""
+    """The text of a file; in a student's edition, of a sealed one, too (`classroom/course/release.py`)."""
     text = file.read_text(encoding="utf-8")
     sealed = re.search(r'b85decode\("([^"]+)"\)', text) if text.startswith('"""Sealed: ') else None
     return zlib.decompress(base64.b85decode(sealed[1])).decode() if sealed else text

@@ -8,7 +8,7 @@ from html import escape
 from minidist import UsageError
 from minidist.plan import command, show
 from minidist.plan.choice import Wanted
-from minidist.plan.search import Found, best_chunks, search
+from minidist.plan.search import SearchResult, best_chunks, search
 from minidist.plan.time import Cluster
 from minidist.site.views.html import refused, table
 
@@ -41,6 +41,6 @@ def view_plan(settings: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=2)
-def search_once(wanted: Wanted, cluster: Cluster) -> Found:
+def search_once(wanted: Wanted, cluster: Cluster) -> SearchResult:
     """The search takes most of a view's time, and the number of rows that are shown does not change what it finds."""
     return search(wanted, cluster)

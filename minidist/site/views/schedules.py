@@ -10,9 +10,9 @@ from minidist import UsageError
 from minidist.colors import BLUE, GREEN, ORANGE, PURPLE
 from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
-from minidist.pp.instructions import Place, name_of_work
+from minidist.pp.instructions import StagePlace, name_of_work
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Span, Timeline, tell_idle
+from minidist.pp.timeline import Timeline, WorkSpan, tell_idle
 from minidist.pp.watch import simulate
 from minidist.site.views.html import button, chip, refused
 
@@ -24,7 +24,7 @@ WIDE = 4  # a box that tells what it is
 NEAR = 1e-4  # the slider's step, as a part of the time
 
 
-class Asked(NamedTuple):
+class ScheduleInput(NamedTuple):
     """Sizes and times. A chunk takes a v-th of a stage's time."""
 
     p: int
@@ -56,7 +56,7 @@ def view_schedules(settings: Mapping[str, str]) -> str:
     """Two schedules, one under the other, at the same scale; then the reader's own order, if there is one. What is not
     defined for these numbers, or cannot run, says why."""
     costs = tuple(float(settings[cost]) for cost in ("F", "B", "W", "message"))
-    asked = Asked(int(settings["p"]), int(settings["m"]), int(settings["v"]), costs)
+    asked = ScheduleInput(int(settings["p"]), int(settings["m"]), int(settings["v"]), costs)
     found = [perform(settings[which], asked) for which in ("first", "second")]
     if settings["order"].strip():
         by_hand = perform_by_hand(settings["order"], settings["first"], asked)
@@ -73,7 +73,7 @@ def view_schedules(settings: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=8)  # another part of the time, or another order by hand, needs no new run
-def perform(name: str, asked: Asked) -> Drawn | str:
+def perform(name: str, asked: ScheduleInput) -> Drawn | str:
     try:
         return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.p, asked.m, asked.options))
     except UsageError as error:
@@ -81,7 +81,7 @@ def perform(name: str, asked: Asked) -> Drawn | str:
 
 
 @lru_cache(maxsize=2)
-def perform_by_hand(order: str, name: str, asked: Asked) -> Drawn | str:
+def perform_by_hand(order: str, name: str, asked: ScheduleInput) -> Drawn | str:
     """The reader's order: a line for each stage, with the places of the schedule of this name."""
     lines = [line for line in order.splitlines() if line.strip()]
     try:
@@ -95,7 +95,7 @@ def perform_by_hand(order: str, name: str, asked: Asked) -> Drawn | str:
         return f"by hand: {error}"
 
 
-def places(name: str, asked: Asked) -> list[Place]:
+def places(name: str, asked: ScheduleInput) -> list[StagePlace]:
     return draw.places_of(name, asked.p, asked.m, asked.options)
 
 
@@ -113,7 +113,7 @@ def step_buttons(moments: Sequence[float], now: float) -> Iterator[str]:
     yield button("End", "until", "100")
 
 
-def order_buttons(settings: Mapping[str, str], asked: Asked) -> Iterator[str]:
+def order_buttons(settings: Mapping[str, str], asked: ScheduleInput) -> Iterator[str]:
     """Copy the first schedule's order into the text to be edited; take the text away."""
     name = settings["first"]
     if isinstance(perform(name, asked), Drawn):
@@ -123,7 +123,7 @@ def order_buttons(settings: Mapping[str, str], asked: Asked) -> Iterator[str]:
 
 
 @lru_cache(maxsize=2)
-def order_of(name: str, asked: Asked) -> str:
+def order_of(name: str, asked: ScheduleInput) -> str:
     """A line for each stage."""
     return "\n".join(write_order(SCHEDULES[name].instructions(place)) for place in places(name, asked))
 
@@ -166,7 +166,7 @@ def draw_timelines(drawn: Drawn, end: float, now: float) -> str:
     )
 
 
-def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
+def draw_span(span: WorkSpan, y: int, scale: float, v: int, until: float) -> str:
     """A box as long as the work, or as its part until then; with the micro-batch, if there is room."""
     x, width = LEFT + span.start * scale, (min(span.end, until) - span.start) * scale
     told = f"{work_of(span)}: {span.start / v:g} to {span.end / v:g}"
@@ -180,7 +180,7 @@ def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
     return f'{box}<text x="{x + width / 2:.2f}" y="{y + 15}" class="in">{escape(number)}</text>'
 
 
-def draw_narrow(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
+def draw_narrow(spans: Sequence[WorkSpan], y: int, scale: float) -> Iterator[str]:
     """Boxes too narrow to be pointed at, those of one color as one path: a browser draws thousands."""
     kinds = sorted({(span.letter, span.chunk > 0) for span in spans})
     for letter, later in kinds:
@@ -218,7 +218,7 @@ def tell_moment(drawn: Drawn, now: float, near: float) -> str:
     return escape(f"Until time {now:.4g}: {', '.join(doing)}.")
 
 
-def work_of(span: Span) -> str:
+def work_of(span: WorkSpan) -> str:
     """As it is written by hand; of two that overlap, both."""
     if span.along:
         return f"{name_of_work('F', span.micro_batch, span.chunk)}&{name_of_work('B', *span.along)}"

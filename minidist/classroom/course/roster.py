@@ -1,0 +1,95 @@
+"""The students of a class, and the owner of a folder or file to which an LMS has given its name.
+
+student,email,id              the first column names the student; the others are more names that files may have
+Ada Lovelace,ada@uni.edu,1815
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from minidist import UsageError
+from minidist.classroom.course.handed_in import EXERCISE, Found, bare, is_program, plain
+
+# What Moodle and Canvas append to a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
+LMS = re.compile(r"(?:_\d+_assignsubmission|(?:_LATE)?_\d+_\d+).*")
+
+
+class Roster:
+    """The students of a class, in order; `rows` as the file has them, under `header`."""
+
+    def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.header = list(header)
+        self.rows = {row[0]: list(row) for row in rows}
+        names = {
+            student: {plain(name) for cell in row for name in (cell, cell.partition("@")[0])}
+            for student, row in self.rows.items()
+        }
+        shared = Counter(name for of in names.values() for name in of)  # a section is no name
+        self.named = {name: student for student, of in names.items() for name in of if name and shared[name] == 1}
+
+    def whose(self, part: str) -> str:
+        """The student whose name is this folder's or file's, or is in it as one or more words between underscores; ""
+        if no student fits, or more than one."""
+        words = [plain(word) for word in bare(part).split("_")]
+        runs = {" ".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
+        students = {self.named[run] for run in {plain(part), *runs} & self.named.keys()}
+        return students.pop() if len(students) == 1 else ""
+
+
+def read(file: Path) -> Roster:
+    """A roster from a CSV file with a header. Raises UsageError if it is not one."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # as Excel writes it, too
+        header, *rows = (row for row in csv.reader(io.StringIO(text, newline="")) if any(map(str.strip, row)))
+    except OSError as error:
+        raise UsageError(f"cannot read --roster {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--roster {file} is not UTF-8: save it as CSV UTF-8") from None
+    except (csv.Error, ValueError):
+        raise UsageError(f"--roster {file} is no CSV file with a header") from None
+    if not rows:
+        raise UsageError(f"--roster {file} has nobody in it: its first line is a header, such as student,email")
+    rows = [[cell.strip() for cell in row] + [""] * (len(header) - len(row)) for row in rows]
+    for number, row in enumerate(rows, 1):
+        if not row[0] or len(row) > len(header):
+            raise UsageError(f"--roster {file}: student {number}, {','.join(row)!r}, does not fit the header")
+    twice = [name for name, number in Counter(row[0] for row in rows).items() if number > 1]
+    if twice:
+        raise UsageError(f"--roster {file} has {twice[0]!r} twice: let its first column be one's own")
+    return Roster(header, rows)
+
+
+# ---- the owners of files ---------------------------------------------------------------------------------------------
+
+
+def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[str]) -> dict[str, list[Found]]:
+    """The files of each student: the roster's students in its order, then all others in the folder."""
+    owners: dict[str, list[Found]] = {student: [] for student in roster.rows} if roster else {}
+    places = [tuple(re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in each.shown.parts) for each in found]
+    around = wrapping(places, found)
+    for each, parts in zip(found, places, strict=True):
+        if each.file or is_program(each):
+            parts = (*parts[:-1], PurePath(parts[-1]).stem)
+        known = (student for part in parts if roster and (student := roster.whose(part)))
+        owners.setdefault(next(known, "") or owner(parts, around, lessons), []).append(each)
+    return owners
+
+
+def owner(parts: Sequence[str], around: str, lessons: Sequence[str]) -> str:
+    """STUDENT from STUDENT.py or STUDENT/..., inside a folder for each lesson or not."""
+    if len(parts) > 1 and parts[0] in (around, *lessons) and (len(parts) > 2 or not EXERCISE.fullmatch(parts[1])):
+        parts = parts[1:]
+    name = LMS.sub("", parts[0]) or parts[0]
+    return re.sub(r" *\(\d+\)$", "", name) or name
+
+
+def wrapping(places: Sequence[Sequence[str]], found: Sequence[Found]) -> str:
+    """The folder that holds all students' folders, if a zip of them all has left one; else ""."""
+    first = {parts[0] for parts in places}
+    inside = {parts[1] for parts in places if len(parts) > 1}
+    folders = all(len(parts) > 2 or not each.file for parts, each in zip(places, found, strict=True))
+    return first.pop() if len(first) == 1 and len(inside) > 1 and folders else ""
