@@ -23,8 +23,7 @@ def updated(comm: Comm, engine: str, bucket_size: int | None) -> list[np.ndarray
     for flat in units[1].flats:
         flat.divide(pair)
     made: Engine = engines.ENGINES[engine](units, settings, comm)
-    tokens = np.random.default_rng(0).integers(0, engines.VOCABULARY, (8, engines.CONTEXT + 1))
-    made.train_batch(tokens[:, :-1], tokens[:, 1:])
+    made.train_batch(*engines.batch(0, 8))
     return [flat.master.copy() for flat in flats_of(units)]
 
 

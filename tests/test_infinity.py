@@ -51,8 +51,7 @@ def alone(function: Callable[[Comm], Any]) -> Any:
 
 
 def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:
-    drawn = np.random.default_rng(step).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, 12)
 
 
 # ---- what is where, and when -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs import engines
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist import offload
 from minidist.data_parallel import DataParallel
@@ -34,8 +35,7 @@ def model(tied: bool = True) -> list[Unit]:
 def trained(engine: DataParallel) -> dict[str, np.ndarray]:
     """Parameters after some steps on 6 sequences each."""
     for _ in range(3):
-        tokens = np.random.default_rng(engine.steps).integers(0, VOCABULARY, (6, CONTEXT + 1))
-        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+        engine.train_batch(*engines.batch(engine.steps, 6, CONTEXT, VOCABULARY))
     engine.settle()
     return {name: array for flat in engine.flats for name, array in engine.whole_parameters(flat, flat.master).items()}
 
@@ -87,8 +87,7 @@ def test_which_units_are_here_by_hand(limits: Limits, here: str) -> None:
         engine = Seen(units, settings("fp64", "adamw", 1, clip=0.0), comm)
         divided = [flat for unit in units for flat in unit.flats if flat not in engine.staying]
         named = dict(zip("E123H", divided, strict=True))
-        tokens = np.random.default_rng(0).integers(0, VOCABULARY, (6, CONTEXT + 1))
-        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+        engine.train_batch(*engines.batch(0, 6, CONTEXT, VOCABULARY))
 
     run_ranks(be_rank, 1)
     assert [sorted(turn) for turn in seen] == [sorted(turn) for turn in here.split()]

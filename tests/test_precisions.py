@@ -35,10 +35,11 @@ def lines(n: int, precision: str) -> list[str]:
 
 
 def synchronous(line: str, n: int) -> bool:
-    """Whether its losses are those of serial training: no weights are older than the newest, no token is dropped."""
+    """Whether its losses are those of serial training: no weights are older than the newest, no token is dropped, and
+    none is kept from an expert's host."""
     chapter = find(line.split()[0])
     plain = chapter.serial(job_of(line, n)).plain if hasattr(chapter, "serial") else not re.search("ssp|async", line)
-    return plain and "--capacity" not in line
+    return plain and "--capacity" not in line and "--host-limit" not in line
 
 
 def slow(n: int, line: str, precision: str) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeness import check_close, check_equal, norm
+from jobs import engines
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.nn.tensor import Parameter
@@ -190,8 +191,7 @@ def test_what_a_layer_keeps_without_dropout_and_with_the_papers(t: int, options:
 def test_a_look_at_another_dropout_changes_nothing() -> None:
     """Losses and parameters stay the same to the last bit, and the model's own dropout is what it was."""
     plain, looked = (Engine(jobs.model("gpt"), jobs.settings("fp64", "adamw", 1, "none")) for _ in range(2))
-    tokens = np.random.default_rng(3).integers(0, jobs.VOCABULARY, (jobs.BATCH, jobs.CONTEXT + 1))
-    x, y = tokens[:, :-1], tokens[:, 1:]
+    x, y = engines.batch(3, jobs.BATCH, jobs.CONTEXT, jobs.VOCABULARY)
     kept = {p: looked.count_layer_bytes(x, y, p) for p in (0.0, 0.1, 0.5)}
     truth, found = jobs.train(plain), jobs.train(looked)
     np.testing.assert_array_equal(found["losses"], truth["losses"])

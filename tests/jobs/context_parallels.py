@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from jobs import engines
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine, Settings
@@ -35,16 +33,7 @@ def settings(precision: str, accumulate: int = 1, recompute: str = "none", dropo
 
 
 def train(engine: Engine, context: int) -> dict[str, Any]:
-    """Two steps and a validation: losses, norms, the first step's gradients, the parameters in the end."""
-    watched, batches = engines.watch_gradients(engine), [engines.tokens(step, BATCH, context) for step in range(2)]
-    losses = [engines.step_on(engine, batch) for batch in batches]
-    losses.append(engine.evaluate(batches[0][:, :-1], batches[0][:, 1:]))
-    return {
-        "losses": np.array(losses),
-        "norms": np.array(watched["norms"]),
-        "gradients": watched["gradients"],
-        "parameters": engines.by_name(engine, lambda flat: flat.master),
-    }
+    return engines.trained(engine, BATCH, context)
 
 
 def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
@@ -63,7 +52,5 @@ def train_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
     """Results by the case's repr, on rank 0."""
     results = {}
     for case in cases:
-        result = on_ranks(comm, case)
-        result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
-        results[repr(case)] = result if comm.rank == 0 else {}
+        results[repr(case)] = engines.on_first(comm, on_ranks(comm, case))
     return results

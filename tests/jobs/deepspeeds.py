@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs import engines
 from minidist import UsageError, deepspeed, ring
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed import checkpointing, zero
@@ -29,8 +30,7 @@ def model(width: int = 12, layers: int = 2) -> list[Unit]:
 
 
 def tokens(step: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (batch, CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, batch, CONTEXT, VOCABULARY)
 
 
 def train(engine: DeepSpeedEngine, first: int = 0, steps: int = STEPS) -> list[float]:

@@ -78,6 +78,12 @@ def tokens(step: int, batch: int, context: int) -> np.ndarray:
     return np.random.default_rng(step).integers(0, VOCABULARY, (batch, context + 1))
 
 
+def batch(seed: int, rows: int, context: int = CONTEXT, vocabulary: int = VOCABULARY) -> tuple[np.ndarray, np.ndarray]:
+    """Random tokens, and those that follow them."""
+    drawn = np.random.default_rng(seed).integers(0, vocabulary, (rows, context + 1))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
 def step_on(engine: Engine, batch: np.ndarray) -> float:
     """A step, in as many micro-batches as the engine has; this rank's loss."""
     loss = 0.0
@@ -87,6 +93,19 @@ def step_on(engine: Engine, batch: np.ndarray) -> float:
         loss += micro_batch.value
         engine.step()
     return loss
+
+
+def trained(engine: Engine, rows: int, context: int) -> dict[str, Any]:
+    """Two steps and a validation: this rank's losses, norms, the first step's gradients, the parameters in the end."""
+    watched, batches = watch_gradients(engine), [tokens(step, rows, context) for step in range(2)]
+    losses = [step_on(engine, batch) for batch in batches]
+    losses.append(engine.evaluate(batches[-1][:, :-1], batches[-1][:, 1:]))
+    return {
+        "losses": np.array(losses),
+        "norms": np.array(watched["norms"]),
+        "gradients": watched["gradients"],
+        "parameters": by_name(engine, lambda flat: flat.master),
+    }
 
 
 def watch_gradients(engine: Engine) -> dict[str, Any]:
@@ -114,13 +133,17 @@ def by_name(engine: Engine, piece: Any) -> dict[str, np.ndarray]:
     }
 
 
+def on_first(comm: Any, result: dict[str, Any]) -> dict[str, Any]:
+    """A result with the sum of all ranks' losses, on rank 0."""
+    result["losses"] = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
+    return result if comm.rank == 0 else {}
+
+
 def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
     """Each case is [engine, model, precision, optimizer, accumulate, clip, batch]; results by the case's repr."""
     results = {}
     for case in cases:
         engine_name, model_name, precision, optimizer, accumulate, clip, batch = case
         engine = ENGINES[engine_name](model(model_name), settings(precision, optimizer, accumulate, clip), comm)
-        result = train(engine, batch)
-        result["losses"] = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
-        results[repr(case)] = result if comm.rank == 0 else {}
+        results[repr(case)] = on_first(comm, train(engine, batch))
     return results

@@ -55,8 +55,7 @@ def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
     engine.after_update()
     watched, losses = engines.watch_gradients(engine), []
     for step in range(STEPS):
-        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-        losses.append((driver or engine).train_batch(tokens[:, :-1], tokens[:, 1:]))
+        losses.append((driver or engine).train_batch(*engines.batch(step, BATCH, CONTEXT, VOCABULARY)))
     return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
 
 

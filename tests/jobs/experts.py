@@ -66,8 +66,7 @@ def settings(clip: float, accumulate: int) -> Settings:
 def train(engine: Engine) -> dict[str, Any]:
     watched, losses = engines.watch_gradients(engine), []
     for step in range(STEPS):
-        drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH * engine.settings.accumulate, CONTEXT + 1))
-        losses.append(engine.train_batch(drawn[:, :-1], drawn[:, 1:]))
+        losses.append(engine.train_batch(*engines.batch(step, BATCH * engine.settings.accumulate, CONTEXT, VOCABULARY)))
     return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
 
 

@@ -89,6 +89,5 @@ def order(comm: Comm, words: str, accumulate: int) -> list[str]:
         mock.patch.object(engine, "reduce", watched_reduce),
         mock.patch.object(engine, "leave", watched_leave),
     ):
-        tokens = np.random.default_rng(0).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
-        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+        engine.train_batch(*engines.batch(0, 12))
     return seen

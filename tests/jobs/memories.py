@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 
+from jobs import engines
 from jobs.engines import ENGINES
 from minidist.engine import Engine, Settings
 from minidist.memory.pool import OutOfMemory
@@ -37,8 +38,7 @@ def model(layers: int, width: int, tied: bool = True) -> list[Unit]:
 
 
 def tokens(step: int) -> tuple[Array, Array]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, BATCH, CONTEXT, VOCABULARY)
 
 
 def step(engine: Engine, number: int) -> None:

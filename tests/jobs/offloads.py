@@ -56,8 +56,7 @@ def matrix(comm: Comm, chapter: str, ways: list[tuple[str, int]]) -> dict[str, A
 
 
 def tokens(step: int) -> tuple[Array, Array]:
-    drawn = np.random.default_rng(step).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, 12)
 
 
 def delayed(comm: Comm, cases: list[tuple[int, str, int, float]]) -> list[dict[str, Any]]:

@@ -77,8 +77,7 @@ def train(engine: Engine, driver: Driver, context: int) -> dict[str, Any]:
 
 
 def tokens(step: int, context: int) -> tuple[np.ndarray, np.ndarray]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, context + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, BATCH, context, VOCABULARY)
 
 
 def context_of(case: dict[str, Any]) -> int:

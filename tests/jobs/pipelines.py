@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.engines import watch_gradients
+from jobs import engines
 from minidist.engine import Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
@@ -47,8 +47,7 @@ def cut(units: list[Unit], parts: int) -> list[range]:
 
 
 def tokens(step: int) -> tuple[Array, Array]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, BATCH, CONTEXT, VOCABULARY)
 
 
 class OneBuffer(Pipeline):
@@ -73,7 +72,7 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     made = pipeline_of(units, wanted, comm, parts, case["schedule"], case["steps"], replicas)
     if case.get("one buffer"):
         made = OneBuffer(made.engine, made.stage, case["schedule"], case["steps"])
-    engine, watched = made.engine, watch_gradients(made.engine)
+    engine, watched = made.engine, engines.watch_gradients(made.engine)
     losses = np.array([made.train_batch(*tokens(step)) for step in range(case["steps"])])
     validation = made.evaluate(*tokens(99))
     own = [flat for unit in engine.units for flat in unit.flats]

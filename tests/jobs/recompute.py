@@ -136,6 +136,5 @@ def counted(recompute: str, layers: int) -> dict[str, int]:
                 return call(self, *given)
 
         block.__class__ = Counted
-    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (2, CONTEXT + 1))
-    engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    engine.train_batch(*engines.batch(0, 2, CONTEXT, VOCABULARY))
     return {"calls": calls, "activations": engine.device.peak["activations"]}

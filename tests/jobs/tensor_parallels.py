@@ -38,17 +38,7 @@ def tensor_parallel(
 
 
 def train(engine: Engine) -> dict[str, Any]:
-    """Some steps; this rank's losses, the first step's gradients, and the final parameters, whole and by name."""
-    watched, batches = engines.watch_gradients(engine), [engines.tokens(step, BATCH, CONTEXT) for step in range(2)]
-    losses = [engines.step_on(engine, batch) for batch in batches]
-    evaluated = engine.evaluate(batches[-1][:, :-1], batches[-1][:, 1:])
-    parameters = engines.by_name(engine, lambda flat: flat.master)
-    return {
-        "losses": np.array([*losses, evaluated]),
-        "norms": np.array(watched["norms"]),
-        "gradients": watched["gradients"],
-        "parameters": parameters,
-    }
+    return engines.trained(engine, BATCH, CONTEXT)
 
 
 def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
@@ -56,9 +46,9 @@ def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
     results = {}
     for case in cases:
         name, sequence, gather, *rest = case
-        result = train(tensor_parallel(name, settings(*rest), comm, sequence, gather))
-        result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
-        results[repr(case)] = result if comm.rank == 0 else {}
+        results[repr(case)] = engines.on_first(
+            comm, train(tensor_parallel(name, settings(*rest), comm, sequence, gather))
+        )
     return results
 
 

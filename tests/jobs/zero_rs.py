@@ -45,8 +45,7 @@ def engine_of(comm: Any, case: Case) -> DataParallel:
 
 
 def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, BATCH, CONTEXT, VOCABULARY)
 
 
 def losses(engine: Engine) -> list[float]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from closeness import largest_difference
+from jobs import engines
 from jobs import pipelines as jobs
 from jobs.engines import watch_gradients
 from minidist.engine import Engine
@@ -50,8 +51,7 @@ def model(name: str, layers: int) -> list[Unit]:
 
 
 def tokens(step: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (rows, CONTEXT + 1))
-    return drawn[:, :-1], drawn[:, 1:]
+    return engines.batch(step, rows, CONTEXT, VOCABULARY)
 
 
 def layers_of(p: int) -> int:
