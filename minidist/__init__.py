@@ -110,7 +110,7 @@ def former_names(module: str) -> Any:
     def find(name: str) -> Any:
         if name.startswith("__"):  # Python asks modules for such names
             raise AttributeError(name)
-        from minidist import former
+        from minidist.system import former
 
         return former.attribute(module, name)
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from minidist import UsageError, checkpoint, data, how_to_install, unix
+from minidist import UsageError, how_to_install
+from minidist.checkpoints import checkpoint
 from minidist.checkpoints.convert import check_beside
 from minidist.cli.fields import all_fields, outputs
 from minidist.cli.paths import check_apart, check_room, check_writable
@@ -36,6 +37,8 @@ from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import Precision, precision
+from minidist.system import unix
+from minidist.text import data
 
 if TYPE_CHECKING:  # an algorithm that needs a Job loads no claim
     from minidist.claims.proof import Proof

@@ -15,7 +15,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from minidist import checkpoint, contents
+from minidist import contents
+from minidist.checkpoints import checkpoint
 from minidist.cli.progress import Progress
 from minidist.command import Job, about
 from minidist.engine import Engine

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 import minidist  # before NumPy: it sets one BLAS thread, also for the serial runs of the tests
-from minidist import processes
+from minidist.system import processes
 from sampling import part_of_this_run
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # the machine may have other work

@@ -16,7 +16,6 @@ from functools import cache, partial
 from typing import Any
 from unittest import mock
 
-from minidist import data
 from minidist.exchange.by_rules import run_by_rules
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Rules
@@ -26,6 +25,7 @@ from minidist.launch.target_function import find_function
 from minidist.mpi import environment
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.rank import explain
+from minidist.text import data
 from sampling import part_of_this_run
 
 DOOR = "MINIDIST_DOOR"
@@ -56,7 +56,7 @@ def be_rank(comm: Comm, target: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def text_read_once() -> Any:
-    return mock.patch("minidist.data.load", cache(data.load))
+    return mock.patch("minidist.text.data.load", cache(data.load))
 
 
 def in_this_process(function: Callable[..., Any], n: int, *args: Any, **kwargs: Any) -> JobOutcome:

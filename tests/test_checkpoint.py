@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 from alone import train_alone
 from cases import job_of, unnamed
-from minidist import checkpoint, command, train
-from minidist.checkpoints import manifest
+from minidist import command, train
+from minidist.checkpoints import checkpoint, manifest
 from minidist.launch import launcher
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
@@ -355,7 +355,8 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
 # The last rank writes half of its shard, and is killed.
 KILLED_WHILE_SAVING = """
 import io, os, signal, sys
-from minidist import contents, files
+from minidist import contents
+from minidist.system import files
 
 class Half(io.FileIO):
     def write(self, content):

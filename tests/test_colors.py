@@ -2,7 +2,7 @@
 
 import itertools
 
-from minidist.colors import DARK, LIGHT, QUANTITIES, RANKS
+from minidist.memory.colors import DARK, LIGHT, QUANTITIES, RANKS
 from minidist.memory.pool import KINDS
 
 

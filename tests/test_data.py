@@ -11,11 +11,12 @@ import struct
 import numpy as np
 import pytest
 
-from minidist import UsageError, data
+from minidist import UsageError
 from minidist.exchange.one_process import run_ranks
 from minidist.mr.files import check_inputs
 from minidist.nn.layers import micro_batches
 from minidist.programs.chapter import find
+from minidist.text import data
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from minidist import Finished, UsageError, checkpoint
+from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS
 from minidist.bench import recompute
 from minidist.bugs import checks as bug_checks
-from minidist.checkpoints import convert, inspect
+from minidist.checkpoints import checkpoint, convert, inspect
 from minidist.claims import audit, declared, mutants, papers, reports
 from minidist.classroom.course import gradebook as course
 from minidist.classroom.course import release

@@ -13,8 +13,8 @@ import pytest
 
 from classroom.tiny import RIGHT, lay, make_lessons
 from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
-from minidist import files, processes
 from minidist.launch.launcher import mpiexec_for
+from minidist.system import files, processes
 from programs import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -262,7 +262,7 @@ def test_a_program_ends_with_its_parent_on_any_system(linux: bool, how: str, tmp
     unwinds = begin + inner.format(0 if how == "ends" else 6000)
     outer = f"""
 import os, sys
-from minidist import processes
+from minidist.system import processes
 processes.LINUX = {linux}
 with processes.started([sys.executable, "-c", {unwinds!r}], stderr=-3) as process:
     if "{how}" == "ends":

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, checkpoint, command, train
+from minidist import UsageError, command, train
+from minidist.checkpoints import checkpoint
 from minidist.engine import Engine
 from minidist.mr.disk import Disk
 from minidist.mr.jobs import WordCount
@@ -125,4 +126,4 @@ def test_folders_of_ones_own_are_made_in_one_place() -> None:
         for file in (ROOT / "minidist").rglob("*.py")
         if re.search(r"mkdir\([^)]*mode=|0o700", file.read_text())
     }
-    assert making == {"minidist/files.py", "minidist/unix.py"}
+    assert making == {"minidist/system/files.py", "minidist/system/unix.py"}

@@ -50,17 +50,18 @@ WORKSHOPS = {
 }
 FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
-    ("unix",),
-    ("files", "colors", "processes", "former"),
+    ("system",),
     ("nn", "papers", "memory", "layout", "contents"),
     ("mpi",),
     ("exchange",),
     ("launch",),
-    ("cli", "data", "checkpoints"),
+    ("cli", "text"),
     ("pp",),
     ("formulas",),
+    ("ring", "collectives", "passes", "engine"),
+    ("checkpoints",),
     ("claims",),
-    ("ring", "collectives", "passes", "engine", "checkpoint", "command", "train"),
+    ("command", "train"),
     ("mr", "ps", "tp", "cp", "ep"),
     CHAPTERS[: CHAPTERS.index("zero_r")],
     ("zr",),
@@ -321,13 +322,13 @@ TOP = {"bench", "classroom"}
 @pytest.mark.parametrize(
     ("changed", "rooms"),
     [
-        ({"cli/a.py": "import minidist.data", "data.py": "import minidist.cli"}, {"cli", "data"}),
+        ({"cli/a.py": "import minidist.text.data", "text/data.py": "import minidist.cli"}, {"cli", "text"}),
         (
-            {"data.py": "import minidist.checkpoints"}
-            | {"checkpoints/a.py": "import minidist.cli", "cli/a.py": "import minidist.data"},
-            {"data", "checkpoints", "cli"},
+            {"deepspeed/a.py": "import minidist.plan.b", "plan/b.py": "import minidist.bench.ranks"}
+            | {"bench/ranks.py": "import minidist.deepspeed.a"},
+            {"deepspeed", "plan", "bench"},
         ),
-        ({"ring.py": "if TYPE_CHECKING:\n    from minidist import train"}, {"ring", "train", "engine"}),
+        ({"ring.py": "if TYPE_CHECKING:\n    from minidist import engine"}, {"ring", "engine"}),
         ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.deepspeed"}, set()),
         ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.bench"}, TOP),
     ],

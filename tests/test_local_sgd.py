@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
-from minidist import UsageError, checkpoint
+from minidist import UsageError
+from minidist.checkpoints import checkpoint
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.local_sgd import LocalSGD

@@ -8,9 +8,9 @@ from unittest import mock
 import pytest
 
 from cases import status_of
-from minidist import data
 from minidist.claims.audit import fill_line
 from minidist.programs.chapter import find, find_all
+from minidist.text import data
 from sampling import shard_of_this_run
 
 SMALL = "--width {width} --heads {n} --context {width} --batch {batch} --precision fp32"
@@ -41,7 +41,7 @@ def test_a_run_without_a_step_samples_and_exports(
     run, file = tmp_path / "run", tmp_path / "model.safetensors"
     # The kernel's account of a process that has done other things before has bytes that no rank has read.
     without_kernel = mock.patch("minidist.memory.kernel.PROCESS", str(tmp_path / "none"))
-    with mock.patch("minidist.data.load", cache(data.load)), without_kernel:
+    with mock.patch("minidist.text.data.load", cache(data.load)), without_kernel:
         assert status(name, f"{options} --steps 0 --sample 3") == 0
         assert "The model writes:" in capsys.readouterr().out
         if name in WITHOUT_FILES:

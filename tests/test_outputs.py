@@ -115,7 +115,11 @@ def test_a_device_that_is_full_is_a_line_at_the_end(folder: Path) -> None:
 
 # ---- one place -------------------------------------------------------------------------------------------------------
 
-RENAMES = {"minidist/files.py", "minidist/checkpoint.py", "minidist/mr/disk.py"}  # the place; and two for folders
+RENAMES = {
+    "minidist/system/files.py",
+    "minidist/checkpoints/checkpoint.py",
+    "minidist/mr/disk.py",
+}  # the place; and two for folders
 
 
 def test_files_are_written_whole_in_one_place() -> None:

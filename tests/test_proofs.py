@@ -11,7 +11,7 @@ import pytest
 from alone import train_alone
 from cases import TRAINING, status_of
 from jobs import proofs as jobs
-from minidist import data, ring
+from minidist import ring
 from minidist.checkpoints.pieces import Piece, whole_piece
 from minidist.claims import proof
 from minidist.claims.described import described
@@ -25,6 +25,7 @@ from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.programs.chapter import find
+from minidist.text import data
 
 USUAL = "--steps 6 --layers 2 --width 16 --heads 4 --context 16 --batch 16 --prove"
 

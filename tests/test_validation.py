@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 
 from cases import printed_by
-from minidist import UsageError, data, train
+from minidist import UsageError, train
 from minidist.exchange.one_process import run_ranks
 from minidist.programs.chapter import find, find_all
+from minidist.text import data
 from sampling import shard_of_this_run
 
 SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"

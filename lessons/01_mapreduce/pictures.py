@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS, RED
 
 MAP, REDUCE, AGAIN = BLUE, ORANGE, RED
 

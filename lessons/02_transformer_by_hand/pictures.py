@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patches import Patch
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, QUANTITIES, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, QUANTITIES, RED
 
 PARAMETERS, ACTIVATIONS, GRADIENTS = (QUANTITIES[name] for name in ("parameters", "activations", "gradients"))
 

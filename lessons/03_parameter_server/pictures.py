@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from simulated import Gate, simulate
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREY, LIGHT, PURPLE, RANKS
+from minidist.memory.colors import BLUE, DARK, GREY, LIGHT, PURPLE, RANKS
 from minidist.papers import parameter_server as paper
 
 SERVER = PURPLE

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.papers import collectives
 
 ALGORITHMS = {"server": RED, "tree": ORANGE, "ring": BLUE}

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
-from minidist.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
 from minidist.papers import collectives
 
 BACKWARD, SENT = QUANTITIES["gradients"], QUANTITIES["messages"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
-from minidist.colors import BLUE, DARK, GREY, ORANGE, QUANTITIES, RED
+from minidist.memory.colors import BLUE, DARK, GREY, ORANGE, QUANTITIES, RED
 
 Array = np.ndarray
 STATES = {  # the quantity that gives the color, and how strong it is

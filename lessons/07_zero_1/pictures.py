@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
-from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, QUANTITIES, RANKS
+from minidist.memory.colors import BLUE, DARK, GREY, LIGHT, ORANGE, QUANTITIES, RANKS
 from minidist.papers.zero import TABLE_1
 
 Array = np.ndarray

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import DARK, GREY, QUANTITIES
+from minidist.memory.colors import DARK, GREY, QUANTITIES
 
 Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are held permanently; bytes in buckets
 

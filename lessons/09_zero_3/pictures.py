@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import DARK, GREY, QUANTITIES
+from minidist.memory.colors import DARK, GREY, QUANTITIES
 from minidist.papers import zero
 
 Moment = tuple[str, str, int, int]  # direction, unit, bytes of gathered parameters, and of unreduced gradients

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREY, ORANGE, PURPLE, QUANTITIES, RED
+from minidist.memory.colors import BLUE, DARK, GREY, ORANGE, PURPLE, QUANTITIES, RED
 
 Array = np.ndarray
 CORE = 5, 6, 7  # of NAMES: what is made from q and k, and can be made again

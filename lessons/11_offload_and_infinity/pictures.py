@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minidist.classroom.notebook.drawing import canvas, name_colors, show
-from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RED
 
 MEMORIES = {"device": BLUE, "host": ORANGE, "disk": LIGHT}
 LANES = {"read": ORANGE, "update": BLUE, "write": GREEN}

@@ -9,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, name_colors, show
-from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS
+from minidist.memory.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS
 
 Array = np.ndarray
 OWNERS = {f"rank {rank}": color for rank, color in enumerate(RANKS)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.colors import to_rgba
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, name_colors, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.pp.timeline import Mail, Timeline, write_trace
 from minidist.pp.timeline import Span as Slice
 

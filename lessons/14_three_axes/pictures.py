@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap, to_rgba
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RED
 
 Array = np.ndarray
 

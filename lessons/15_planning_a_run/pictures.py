@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from minidist.classroom.notebook.drawing import canvas, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
 STAGES = (GREY, BLUE, GREEN, ORANGE)
 HELD = {  # area of the picture -> kinds of bytes

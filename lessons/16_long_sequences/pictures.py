@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from minidist.classroom.notebook.drawing import canvas, name_colors, show
-from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
 
 Array = np.ndarray
 HIDDEN, LATER = "#ffffff", "#eeeeee"  # pairs that no rank computes, and pairs of a later step

@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
 from minidist.papers import deepspeed_moe, megatron
 
 Array = np.ndarray

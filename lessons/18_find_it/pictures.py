@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, RED
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, RED
 
 MARKS = {"x": ("notices it", GREEN), ".": ("does not", LIGHT)}
 SAME_PROGRAM = "N"  # the first check that needs no healthy program

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from minidist import Finished, Stopped, UsageError, find_clone, how_to_make, unix
+from minidist import Finished, Stopped, UsageError, find_clone, how_to_make
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Comparison
@@ -21,10 +21,11 @@ from minidist.cli.fields import flag, option, output, outputs, path_to, read
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.paths import check_apart, check_writable, say_written, write_json, write_output
 from minidist.cli.tables import make_table, mark, show
-from minidist.data import load
 from minidist.memory.allocator import keep_freed_memory
 from minidist.memory.plot import check as check_picture
 from minidist.memory.plot import format_of
+from minidist.system import unix
+from minidist.text.data import load
 
 Section = Callable[[], Iterator[Comparison]]
 SECTIONS: dict[str, Section] = {

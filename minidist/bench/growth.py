@@ -26,9 +26,9 @@ from minidist.claims.reports import count_here
 from minidist.cli.fields import flag, read, whole
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.tables import make_table, number, show
-from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED
-from minidist.files import write_whole
+from minidist.memory.colors import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED
 from minidist.papers import collectives, switch
+from minidist.system.files import write_whole
 
 POINTS, PICTURE = Path(__file__).with_name("growth.json"), Path(__file__).with_name("growth.svg")
 README = Path(__file__).with_name("README.md")

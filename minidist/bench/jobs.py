@@ -7,15 +7,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from minidist import UsageError, processes
+from minidist import UsageError
 from minidist.bench.measure import Comparison, compare, missing_row
 from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
-from minidist.files import temporary_folder
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.mpi import shm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.papers.zero import model_states
+from minidist.system import processes
+from minidist.system.files import temporary_folder
 
 # The ring's targets by size: compared with MPI's own, compared with MPI's own if both are in place, with gloo.
 TARGETS = {

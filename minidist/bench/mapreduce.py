@@ -13,15 +13,15 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import processes
 from minidist.bench.measure import Comparison, alternate, compare, missing_row
-from minidist.data import load
-from minidist.files import temporary_folder
 from minidist.launch.launcher import launch
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
 from minidist.mr.load import make
 from minidist.mr.plan import Plan
+from minidist.system import processes
+from minidist.system.files import temporary_folder
+from minidist.text.data import load
 
 RANKS = 3  # a master and two workers
 SIZE = 300_000_000  # bytes

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from minidist.bench.measure import Comparison, alternate, compare, missing_row
-from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.ops import BLOCK, blocks
 from minidist.nn.optim import AdamW, CosineSchedule, InThreads
 from minidist.nn.precision import PRECISIONS
+from minidist.text.data import Corpus
 
 # nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
 Setting = tuple[dict[str, Any], int, int]

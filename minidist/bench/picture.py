@@ -16,11 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, find_clone, how_to_install, how_to_make, processes
+from minidist import UsageError, find_clone, how_to_install, how_to_make
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.tables import number
-from minidist.colors import QUANTITIES
 from minidist.launch.launcher import find_mpiexec
+from minidist.memory.colors import QUANTITIES
+from minidist.system import processes
 
 PICTURE = Path(__file__).with_name("zero.svg")
 MEMORIES = Path(__file__).with_name("memories.svg")

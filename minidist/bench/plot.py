@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minidist.bench.measure import Comparison
-from minidist.colors import BLUE, ORANGE
+from minidist.memory.colors import BLUE, ORANGE
 from minidist.memory.plot import pyplot, saved
 
 TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from minidist.bench.machine import Machine, name_of
 from minidist.bench.measure import Comparison
-from minidist.files import write_whole
+from minidist.system.files import write_whole
 
 RESULTS, README = Path(__file__).with_name("results.json"), Path(__file__).with_name("README.md")
 KEYS = ("name", "beside", "ratio", "spread", "target", "ours", "theirs", "unit")

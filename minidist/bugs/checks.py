@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from minidist import Stopped, processes
+from minidist import Stopped
 from minidist.bugs.probe import ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
+from minidist.system import processes
 
 STEPS, FEW = 20, 6  # steps of the runs that are compared with serial training, and of the others
 MODEL = "--layers 2 --width 16 --heads 2 --context 8 --batch 8 --warmup 0 --lr 1e-2 --min-lr 1e-2"

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from minidist import checkpoint, processes
+from minidist.checkpoints import checkpoint
 from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
-from minidist.files import temporary_folder
 from minidist.nn.layers import Tokens
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
+from minidist.system import processes
+from minidist.system.files import temporary_folder
 from minidist.train import Alone, Driver
 
 Named = dict[str, Array]

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from minidist import Stopped, processes
+from minidist import Stopped
 from minidist.bugs import record
 from minidist.bugs.checks import MODEL, SGD
 from minidist.bugs.probe import ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 from minidist.claims.mutants.patch import read_document
+from minidist.system import processes
 
 OURS = Path(__file__).with_name("ours.toml")
 AXES = {"tensor_parallel": "tp", "context_parallel": "cp", "expert_parallel": "ep", "pipeline": "pp"}  # others: dp

@@ -1,1 +1,1 @@
-"""The workshop of `minidist/checkpoint.py`: which elements lie where, and files that are whole or absent."""
+"""Checkpoints (`checkpoint.py`): which elements lie where, and files that are whole or absent."""

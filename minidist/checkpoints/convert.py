@@ -14,9 +14,9 @@ from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest
 from minidist.checkpoints.names import configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
-from minidist.files import is_stream, writing
 from minidist.mpi import output
 from minidist.nn.tensor import Array
+from minidist.system.files import is_stream, writing
 
 
 def as_file(found: Manifest, path: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from minidist.files import open_regular
 from minidist.nn.tensor import Array
+from minidist.system.files import open_regular
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
 BLOCK = 1 << 20  # bytes that are read at once to add up a checksum

@@ -22,8 +22,8 @@ from minidist import UsageError
 from minidist.checkpoints import files, form
 from minidist.checkpoints.others import name_other
 from minidist.checkpoints.pieces import Piece, Shape, overlaps, whole_piece
-from minidist.files import is_draft, open_regular
 from minidist.nn.tensor import Array
+from minidist.system.files import is_draft, open_regular
 
 FORMAT = 1
 NAME, LATEST = "manifest.json", "latest"

@@ -4,7 +4,7 @@ import os
 from fnmatch import fnmatch
 from glob import escape, glob
 
-from minidist.files import open_regular
+from minidist.system.files import open_regular
 
 HUGGING_FACE, PYTORCH, DEEPSPEED = "Hugging Face's model", "PyTorch's distributed checkpoint", "DeepSpeed's checkpoint"
 FOLDERS = {  # what a folder is, by files in it; Megatron's may also be in PyTorch's form

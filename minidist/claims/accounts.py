@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from minidist.claims.reports import read_report
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
-from minidist.files import temporary_folder
 from minidist.memory.kernel import AUDIT
+from minidist.system.files import temporary_folder
 
 T = TypeVar("T")
 

@@ -27,10 +27,10 @@ from minidist.cli.fields import flag, operand, read, whole
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
-from minidist.files import temporary_folder
 from minidist.launch import launcher
 from minidist.memory import kernel
 from minidist.mpi.rank import AUDIT
+from minidist.system.files import temporary_folder
 
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"

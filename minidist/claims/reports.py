@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, processes
-from minidist.files import temporary_folder
+from minidist import UsageError
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.system import processes
+from minidist.system.files import temporary_folder
 
 TIMEOUT = 3600.0  # seconds for one job; 1,024 ranks of ZeRO-2 take a few minutes
 

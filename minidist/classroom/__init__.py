@@ -16,6 +16,6 @@ came back and from the messages that went through it. A rank's own output or exi
     autograder.py     in Gradescope's container: results whatever is submitted
 """
 
-from minidist import former
+from minidist.system import former
 
 former.find_modules()

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, how_to_enter_clone, how_to_install, unix
+from minidist import UsageError, how_to_enter_clone, how_to_install
 from minidist.classroom.course import gradebook as course
 from minidist.classroom.course.release import release
 from minidist.classroom.grading import reports
@@ -20,6 +20,7 @@ from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson,
 from minidist.cli.fields import choice, operand, option, output, part, read, whole
 from minidist.cli.options import Parser, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
+from minidist.system import unix
 
 LESSONS = Path("lessons")
 

@@ -20,7 +20,7 @@ from minidist.classroom.grading import reports
 from minidist.classroom.grading.grade import MACHINE_FAULT, grade, printable
 from minidist.cli.options import Parser, in_one_process, pathlib_path
 from minidist.cli.paths import as_json, is_folder, write_inside
-from minidist.files import temporary_folder
+from minidist.system.files import temporary_folder
 
 FAILED = "Not graded: the autograder failed. That is no fault of yours; tell your instructor."
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."

@@ -25,10 +25,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
-from minidist import how_to_make, processes, unix
+from minidist import how_to_make
 from minidist.cli.mends import activate, is_open_mpi, last_line, mpi_name, pip_install, short
 from minidist.cli.options import started_as
 from minidist.mpi import shm
+from minidist.system import processes, unix
 
 OLDEST_PYTHON = (3, 11)
 TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machine or a cold disk takes longer

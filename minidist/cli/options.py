@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, Stopped, UsageError, processes
+from minidist import Finished, Stopped, UsageError
 from minidist.mpi import environment, output
+from minidist.system import processes
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -10,8 +10,9 @@ import tempfile
 from contextlib import suppress
 from typing import Any
 
-from minidist import UsageError, files
+from minidist import UsageError
 from minidist.mpi import output
+from minidist.system import files
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:

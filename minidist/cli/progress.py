@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from minidist import processes, unix
 from minidist.mpi.output import Output
+from minidist.system import processes, unix
 
 
 class Progress:

@@ -7,8 +7,9 @@ import signal
 import sys
 from typing import Any
 
-from minidist import find_clone, how_to_install, how_to_make, unix
+from minidist import find_clone, how_to_install, how_to_make
 from minidist.mpi import early_end, environment
+from minidist.system import unix
 
 LEAST = 200_000_000  # bytes of address space: with less, BLAS and MPI end a process with messages of their own
 

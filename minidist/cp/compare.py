@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minidist.cli.tables import make_table, mark, number, say, show
-from minidist.colors import DARK, GREY, RANKS
+from minidist.memory.colors import DARK, GREY, RANKS
 from minidist.memory.plot import pyplot, saved
 
 Spans = Sequence[tuple[int, float, float]]  # of each step: its number, its begin and end on a rank's clock

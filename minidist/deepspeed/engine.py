@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, infinity, offload, zero_r
+from minidist import UsageError, infinity, offload, zero_r
+from minidist.checkpoints import checkpoint
 from minidist.checkpoints.manifest import LATEST
 from minidist.cli.read import read
 from minidist.data_parallel import DataParallel
@@ -32,12 +33,12 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.engine import Loss, Settings
-from minidist.files import is_draft, writing
 from minidist.mpi import output
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Tokens, Unit
 from minidist.nn.optim import Optimizer
 from minidist.programs.infinity import swap_file
+from minidist.system.files import is_draft, writing
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
 

@@ -3,10 +3,11 @@
 mpirun -n 4 python -m minidist.deepspeed.example
 """
 
-from minidist import data, deepspeed
+from minidist import deepspeed
 from minidist.exchange.doors import run
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
+from minidist.text import data
 
 CONFIG = {
     "train_batch_size": 48,

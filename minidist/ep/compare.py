@@ -9,9 +9,9 @@ from typing import Any
 from minidist.claims.described import model_of
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.cli.tables import make_table, number, say, show
-from minidist.colors import BLUE, DARK, GREY
 from minidist.command import Job
 from minidist.memory import plot
+from minidist.memory.colors import BLUE, DARK, GREY
 from minidist.train import Driver, train, validate
 
 

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import UsageError, unix
+from minidist import UsageError
 from minidist.exchange import run as one_process
 from minidist.mpi import environment, stops
 from minidist.mpi.comm import Comm
+from minidist.system import unix
 
 
 def run(

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from minidist import processes
 from minidist.exchange.debuggers import debugged, stop_in_ranks
 from minidist.exchange.one_process import World
 from minidist.exchange.rules import Deadlock
@@ -28,6 +27,7 @@ from minidist.mpi import environment, output
 from minidist.mpi.comm import Comm, nearest_line
 from minidist.mpi.early_end import INTERRUPTED
 from minidist.mpi.rank import describe, run_rank
+from minidist.system import processes
 
 LOOK = 0.5  # seconds from one look at the running rank to the next
 

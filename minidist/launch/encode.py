@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.files import replacing
+from minidist.system.files import replacing
 
 
 def save(path: Path, value: Any) -> None:

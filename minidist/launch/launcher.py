@@ -24,16 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, how_to_install, unix
+from minidist import UsageError, how_to_install
 from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
-from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import JobOutcome, Watch
 from minidist.launch.main_stack import format_stack
 from minidist.launch.records import PRINTED, collect, last_output, too_long
 from minidist.launch.worker import locked
 from minidist.mpi import shm
+from minidist.system import unix
+from minidist.system.files import temporary_folder
 
 AFTER_ONE_LEFT = 0.25  # seconds after a rank has finished, until the first look at whether the others wait for it
 

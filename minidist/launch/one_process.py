@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minidist import unix
 from minidist.exchange import waits
 from minidist.exchange.waits import Look
-from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import JobOutcome, RankResult, Watch, blame, describe_exit
 from minidist.launch.launcher import here
 from minidist.launch.records import PRINTED, finished, last_output, tell_looks, text_of, too_long
+from minidist.system import unix
+from minidist.system.files import temporary_folder
 
 ANSWER = 2.0  # seconds that the child has to say what its ranks are doing
 

@@ -28,9 +28,9 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from minidist import unix
-from minidist.files import replacing
 from minidist.mpi import environment, shm
+from minidist.system import unix
+from minidist.system.files import replacing
 
 
 def main() -> None:

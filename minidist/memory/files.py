@@ -11,7 +11,7 @@ time. A few buffers are used over and over, because memory that a device can acc
 
 A link reads and writes by system calls, so the kernel also counts its bytes, per thread, in
 /proc/self/task/THREAD/io. Nothing here waits until data has really reached the disk: a file lasts only as long as its
-run. To outlast it, make a checkpoint (`minidist/checkpoint.py`).
+run. To outlast it, make a checkpoint (`minidist/checkpoints/checkpoint.py`).
 """
 
 import os
@@ -26,12 +26,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import UsageError, former_names, unix
-from minidist.files import on_disk
+from minidist import UsageError, former_names
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
+from minidist.system import unix
+from minidist.system.files import on_disk
 
 BLOCK = 1 << 16  # bytes that are read or written at a time
 ALIGNED = 16  # bytes: where an array may begin

@@ -15,8 +15,8 @@ from textwrap import wrap
 from typing import Any
 
 from minidist import UsageError, how_to_install
-from minidist.colors import BLUE, QUANTITIES
 from minidist.memory.arena import Arena
+from minidist.memory.colors import BLUE, QUANTITIES
 from minidist.memory.pool import KINDS, Pool
 
 FORMATS = ("pdf", "png", "svg")

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from minidist import processes, unix
+from minidist.system import processes, unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 

@@ -24,13 +24,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from minidist import processes
 from minidist.mpi import environment, output, stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
+from minidist.system import processes
 
 STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process that forked it
 _parent: list[int] = []  # the pipe to that process, if there is one

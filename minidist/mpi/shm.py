@@ -18,9 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
-from minidist import UsageError, unix
+from minidist import UsageError
 from minidist.mpi import environment
 from minidist.mpi.early_end import end_job
+from minidist.system import unix
 
 FOLDER = "/dev/shm"
 OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # prefixes of segments: MPICH's, its transport's

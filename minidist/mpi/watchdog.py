@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from minidist import processes
 from minidist.mpi import stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import INTERRUPTED, be_first_to_fail
 from minidist.mpi.words import name_ranks
+from minidist.system import processes
 
 LONG = 30.0  # seconds; a longer wait is reported
 LOOKS = 5  # about a second apart, after which such a wait for a finished rank ends the job: its message may be here

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from minidist.files import open_regular
+from minidist.system.files import open_regular
 
 PIECE = 1 << 20  # bytes: a reducer asks for a region piece by piece, and each can be checked on its own
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minidist.files import lock, make_own_folder, on_disk, replacing, sweep
 from minidist.mr.files import place_in, region
 from minidist.mr.plan import Plan, TaskName, TaskResult, read_result
+from minidist.system.files import lock, make_own_folder, on_disk, replacing, sweep
 
 
 class Disk:

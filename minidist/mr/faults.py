@@ -26,13 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, unix
+from minidist import UsageError
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Letter, NumberedMailbox
 from minidist.mr.disk import Disk
 from minidist.mr.messages import IDLE, MASTER, Do, DropTask, End, TaskDone
 from minidist.mr.plan import Plan
 from minidist.mr.report import EndedJob
+from minidist.system import unix
 
 POINTS = ("map", "reduce", "region", "write", "commit")
 

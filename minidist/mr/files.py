@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from minidist import UsageError
 from minidist.cli.formats import name_format
-from minidist.files import on_disk
 from minidist.papers.mapreduce import pair_bytes
+from minidist.system.files import on_disk
 
 Pair = list[str]  # [key, value]
 

@@ -10,9 +10,9 @@ import os
 import struct
 from pathlib import Path
 
-from minidist import unix
-from minidist.files import on_disk
 from minidist.mr.plan import Record, TaskName
+from minidist.system import unix
+from minidist.system.files import on_disk
 
 NUMBERS = struct.Struct("<qqqq")  # kind, number, offset, bytes of the text
 SIZE, HEAD = 4096, NUMBERS.size  # bytes of the file, and of the numbers at its beginning

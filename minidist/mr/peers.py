@@ -23,7 +23,7 @@ from zlib import crc32
 
 import numpy as np
 
-from minidist import FileFailed, unix
+from minidist import FileFailed
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import NumberedMailbox
 from minidist.mpi.output import no_memory
@@ -36,6 +36,7 @@ from minidist.mr.messages import IDLE, PieceId
 from minidist.mr.plan import Plan, Record, TaskName, TaskResult
 from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, explain_silence
+from minidist.system import unix
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
 from minidist.cli.paths import check_folder_takes_files
-from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
 from minidist.mr.checksums import is_intact, read_note, seal_note
 from minidist.mr.files import SPLIT, LineBlock, check_inputs, pairs_and_bytes, part, sample
+from minidist.system.files import is_own_folder, make_own_folder, write_whole
 
 MB = 1 << 20
 MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # tasks of a kind, and region files (M times R): one disk has to hold them

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, infinity, unix
+from minidist import UsageError, infinity
 from minidist.claims.infinity import bandwidth_table, claims, print_closing
 from minidist.cli.fields import first_given, flag, option, path_to
 from minidist.cli.options import memory_size
@@ -19,6 +19,7 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.nn.layers import Unit, count_parameters
 from minidist.programs.chapter import Chapter
+from minidist.system import unix
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import EndJob, UsageError, data, mapreduce
+from minidist import EndJob, UsageError, mapreduce
 from minidist.cli.fields import flag, operand, option, parse, path_to, ranks_option, whole
 from minidist.cli.fields import output as written
 from minidist.cli.options import at_least, path_name, some_text, timeout, within
 from minidist.cli.paths import check_apart, check_writable
-from minidist.files import on_disk
 from minidist.mpi.comm import Comm
 from minidist.mr.cluster import print_cluster
 from minidist.mr.faults import Faults, check_tasks
@@ -23,6 +22,8 @@ from minidist.mr.load import JOBS, load, make
 from minidist.mr.plan import MB, MOST_TASKS, Plan
 from minidist.mr.report import report
 from minidist.programs.chapter import Program
+from minidist.system.files import on_disk
+from minidist.text import data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, checkpoint, offload
+from minidist import UsageError, offload
+from minidist.checkpoints import checkpoint
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.offload import below, link_claims, memory_claims, optimum_claims, time_claims

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import checkpoint
+from minidist.checkpoints import checkpoint
 from minidist.claims import proof as proofs
 from minidist.claims.described import described
 from minidist.claims.proof import Proof, Size

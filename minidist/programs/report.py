@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from minidist import checkpoint
+from minidist.checkpoints import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim

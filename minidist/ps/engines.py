@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import Stopped, checkpoint, ring, train
+from minidist import Stopped, ring, train
+from minidist.checkpoints import checkpoint
 from minidist.command import Job
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist import checkpoint, command, train
+from minidist import command, train
+from minidist.checkpoints import checkpoint
 from minidist.claims.claim import Claim
 from minidist.claims.described import described
 from minidist.claims.proof import Proof, print_proof, proof_claims

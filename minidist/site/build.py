@@ -6,9 +6,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from minidist import UsageError, processes
+from minidist import UsageError
 from minidist.site import browser_python, content, traces
 from minidist.site.sources import Sources
+from minidist.system import processes
 
 HERE = Path(__file__).parent
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import minidist
-from minidist import UsageError, processes
+from minidist import UsageError
 from minidist.contents import CHAPTERS, in_one_process
-from minidist.files import temporary_folder
 from minidist.launch.launcher import has_mpi
+from minidist.system import processes
+from minidist.system.files import temporary_folder
 
 PACKAGE = Path(minidist.__file__).parent
 TEXT = PACKAGE / "text" / "python_help.txt"

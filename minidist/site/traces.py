@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import collectives, colors, context_parallel, ring
+from minidist import collectives, context_parallel, ring
 from minidist.cp.group import ContextGroup
 from minidist.exchange.one_process import run_ranks
+from minidist.memory import colors
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Span
 from minidist.site.recording import Array, Item, RankEvent, RecordedMessage, Recording, element, items, messages

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, checkpoint, command, train
-from minidist.checkpoints import convert, inspect, manifest
+from minidist import UsageError, command, train
+from minidist.checkpoints import checkpoint, convert, inspect, manifest
 from minidist.engine import Engine
 from minidist.programs.chapter import find
 

@@ -22,12 +22,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from alone import train_alone
-from minidist import UsageError, checkpoint, command, files, train
-from minidist.checkpoints import convert, inspect, manifest
+from minidist import UsageError, command, train
+from minidist.checkpoints import checkpoint, convert, inspect, manifest
 from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
 from minidist.programs.chapter import find
+from minidist.system import files
 from programs import run_python
 from tables import table
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, data
+from minidist import UsageError
 from minidist.claims import audit, reports
 from minidist.exchange.one_process import run_ranks
 from minidist.launch.launcher import find_mpiexec, is_open_mpi
 from minidist.mpi.comm import Ledger
 from minidist.mpi.rank import AUDIT, run_rank
 from minidist.programs.chapter import Chapter, find, find_all
+from minidist.text import data
 
 LIBRARY = """\
 # POINT TO POINT
@@ -69,7 +70,7 @@ def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
 
 def test_every_line_is_possible_on_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an odd number of them, too."""
-    monkeypatch.setattr("minidist.data.load", cache(data.load))
+    monkeypatch.setattr("minidist.text.data.load", cache(data.load))
     for name, chapter in find_all().items():
         for n in (chapter.ranks or (3, 4)) if isinstance(chapter, Chapter) else ():
             for options in audit.list_lines({name: chapter}).get(name, {}).values():

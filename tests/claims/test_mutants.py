@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import Finished, UsageError, data
+from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS, main
 from minidist.claims import mutants
 from minidist.claims.mutants import Mutant, changed_copy, mutants_of, perform
@@ -16,6 +16,7 @@ from minidist.claims.mutants.patch import Patch, read_patches
 from minidist.cli.options import in_one_process
 from minidist.mpi import environment
 from minidist.programs.chapter import Chapter, find
+from minidist.text import data
 from sampling import shard_of_this_run
 
 EVERY = [mutant for file in sorted(mutants.TABLE.glob("*.toml")) for mutant in mutants_of(file)]
@@ -45,7 +46,7 @@ def test_each_of_the_others_fells_its_claims(mutant: Mutant) -> None:
 
 def test_no_line_is_refused_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """There all mutants run."""
-    monkeypatch.setattr("minidist.data.load", cache(data.load))
+    monkeypatch.setattr("minidist.text.data.load", cache(data.load))
     monkeypatch.setattr("minidist.command.witness.begin", lambda: None)
     for name, options, ranks in {(each.chapter, f"{each.options} {each.layout or ''}", each.ranks) for each in EVERY}:
         monkeypatch.setattr(environment, "ranks_here", ranks)

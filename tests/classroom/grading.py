@@ -15,7 +15,7 @@ from classroom.overlay import overlay
 from minidist.claims.mutants.patch import read_document
 from minidist.classroom.grading.submission import Submission
 from minidist.classroom.grading.wires import WIRES, Wire
-from minidist.files import temporary_folder
+from minidist.system.files import temporary_folder
 
 ROOT = Path(__file__).parents[2]
 LESSONS = {lesson.name[:2]: lesson for lesson in sorted((ROOT / "lessons").glob("[0-9]*"))}

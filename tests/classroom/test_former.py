@@ -14,8 +14,8 @@ import pytest
 from classroom.former import WHOLE, kept, kept_uses, uses
 from classroom.grading import LESSONS, grader
 from classroom.tiny import lay
-from minidist import former
 from minidist.classroom import work
+from minidist.system import former
 from sampling import shard_of_this_run
 
 ROOT = Path(__file__).parents[2]

@@ -193,7 +193,7 @@ def test_a_notebook_shows_the_algorithm_and_little_else(lesson):
     assert sum(1 for line in lines if line and not line.lstrip().startswith("#")) <= 200
     assert max(map(len, lines)) <= 107  # a JupyterLab of 1,280 pixels shows it whole
     pictures = (lesson / "pictures.py").read_text()
-    assert "from minidist.colors import" in pictures
+    assert "from minidist.memory.colors import" in pictures
     own = re.findall(r"#[0-9a-fA-F]{6}\b", pictures)
     assert all(color[1:3] == color[3:5] == color[5:7] for color in own), own  # greys
 

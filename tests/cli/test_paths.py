@@ -11,8 +11,8 @@ import pytest
 from minidist import UsageError
 from minidist.bench import __main__ as bench
 from minidist.cli.paths import check_writable, write_output
-from minidist.files import write_whole
 from minidist.programs.chapter import find
+from minidist.system.files import write_whole
 
 
 def names(folder: Path) -> list[str]:

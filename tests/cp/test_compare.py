@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 
 from minidist import UsageError
 from minidist.cli.shared import ModelOptions
-from minidist.colors import RANKS
 from minidist.cp.compare import SchemeMeasure, Spans, draw
 from minidist.cp.group import ContextGroup
 from minidist.exchange.one_process import run_ranks
+from minidist.memory.colors import RANKS
 from minidist.mpi.comm import Comm
 from minidist.programs.axes import check_context
 from minidist.programs.chapter import find

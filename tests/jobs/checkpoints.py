@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from minidist import checkpoint
-from minidist.checkpoints import files
+from minidist.checkpoints import checkpoint, files
 from minidist.engine import Settings
-from minidist.files import replacing
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.precision import PRECISIONS
+from minidist.system.files import replacing
 from minidist.zero1 import ZeRO1
 from minidist.zero3 import ZeRO3
 

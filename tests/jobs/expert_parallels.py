@@ -8,7 +8,7 @@ import numpy as np
 from ep.oracle import with_oracle
 from jobs import engines
 from jobs.pipelines import cut
-from minidist import checkpoint
+from minidist.checkpoints import checkpoint
 from minidist.engine import Engine
 from minidist.expert_parallel import ExpertGroup, expert_parallel, share_experts, split
 from minidist.fsdp import FSDP

@@ -10,8 +10,8 @@ from matplotlib.colors import to_hex
 
 from alone import train_alone
 from minidist import UsageError
-from minidist.colors import QUANTITIES
 from minidist.memory import plot
+from minidist.memory.colors import QUANTITIES
 from minidist.memory.plot import PoolHistory
 from minidist.memory.pool import KINDS, Pool
 from minidist.programs.chapter import find

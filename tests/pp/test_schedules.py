@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, data
+from minidist import UsageError
 from minidist.mpi.clock import Clock
 from minidist.papers import chimera, dualpipe, pipelines, v_shapes, zero_bubble
 from minidist.papers.figure import decimals
@@ -27,6 +27,7 @@ from minidist.pp.schedules import SCHEDULES, in_groups
 from minidist.pp.timeline import Timeline, WorkSpan, in_flight, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
+from minidist.text import data
 from tables import table
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]

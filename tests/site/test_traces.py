@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minidist import colors
+from minidist.memory import colors
 from minidist.papers import collectives as formulas
 from minidist.site import content, traces
 

@@ -39,13 +39,14 @@ from pathlib import Path
 from typing import Any
 
 import minidist
-from minidist import UsageError, processes
+from minidist import UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches, read_text
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
-from minidist.files import temporary_folder
 from minidist.mpi import environment
+from minidist.system import processes
+from minidist.system.files import temporary_folder
 
 TABLE = Path(__file__).parent
 PACKAGE = Path(minidist.__file__).parent

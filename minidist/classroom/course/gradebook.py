@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError, __version__, processes
+from minidist import UsageError, __version__
 from minidist.classroom.course import feedback, handed_in, roster
 from minidist.classroom.grading import reports
 from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade, printable
 from minidist.cli.paths import check_apart, check_writable, is_file, is_folder, say_written, write_output
-from minidist.files import is_stream, temporary_folder
+from minidist.system import processes
+from minidist.system.files import is_stream, temporary_folder
 
 
 @dataclass

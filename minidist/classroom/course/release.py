@@ -18,8 +18,8 @@ from pathlib import Path
 
 from minidist import UsageError, find_clone, how_to_make
 from minidist.classroom.grading.grade import check_hidden
-from minidist.files import remove
 from minidist.mpi.output import reason
+from minidist.system.files import remove
 
 PACKAGE = Path(__file__).parents[2]
 CLONE = PACKAGE.parent

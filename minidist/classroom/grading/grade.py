@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minidist import UsageError, processes
+from minidist import UsageError
 from minidist.cli.paths import check_readable, is_file, is_folder
+from minidist.system import processes
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission

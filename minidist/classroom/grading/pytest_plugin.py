@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from minidist import processes
 from minidist.classroom.grading.grade import Part, exercise_of
 from minidist.cli.options import path_name
+from minidist.system import processes
 
 PARTS = pytest.StashKey[dict[str, Part]]()
 SUBMISSIONS = pytest.StashKey[dict[Path, Any]]()

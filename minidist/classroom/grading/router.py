@@ -27,10 +27,10 @@ from minidist.classroom.grading.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.operations import Start
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules
-from minidist.files import temporary_folder
 from minidist.launch.job import JobOutcome, RankResult, blame, describe_exit
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
+from minidist.system.files import temporary_folder
 
 LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds without an event, after which deadlocks are looked for even if some ranks compute

@@ -13,10 +13,10 @@ from minidist.classroom.grading import limits
 from minidist.classroom.grading.nursery import Nursery, own_environment
 from minidist.classroom.grading.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
-from minidist.files import temporary_folder
 from minidist.launch import encode
 from minidist.launch.job import JobOutcome, RankResult
 from minidist.launch.launcher import launch
+from minidist.system.files import temporary_folder
 
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
 Sent = dict[Transfer, tuple[int, int]]  # -> (bytes, messages)

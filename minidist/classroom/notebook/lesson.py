@@ -29,7 +29,7 @@ import numpy as np
 
 import minidist
 from minidist.classroom.notebook.brought import brought_along, find_definition
-from minidist.files import temporary_folder
+from minidist.system.files import temporary_folder
 
 CLONE = Path(minidist.__file__).parents[1]
 PATIENCE = 3.0  # seconds of processor time for a rank of a check
@@ -39,7 +39,7 @@ theirs: set[str] = set()  # functions for which the student's own is in use
 
 
 def __getattr__(name: str) -> Any:  # pictures and notebooks of the former version import `show` and `Watched` from here
-    from minidist import former
+    from minidist.system import former
 
     return former.attribute(__name__, name)
 

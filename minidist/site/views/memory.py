@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from minidist import UsageError
-from minidist.colors import QUANTITIES
+from minidist.memory.colors import QUANTITIES
 from minidist.plan import command
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, held

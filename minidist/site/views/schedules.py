@@ -6,7 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.colors import BLUE, GREEN, ORANGE, PURPLE
+from minidist.memory.colors import BLUE, GREEN, ORANGE, PURPLE
 from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
 from minidist.pp.instructions import StagePlace, name_of_work

@@ -21,7 +21,7 @@ from minidist.cli.paths import check_readable
 
 Array = np.ndarray
 LONGEST = 2 * 10**8  # bytes in a text: every process holds all of it
-HELP_PAGES = Path(__file__).parent / "text" / "python_help.txt"  # of one version: the same losses everywhere
+HELP_PAGES = Path(__file__).with_name("python_help.txt")  # of one version: the same losses everywhere
 
 
 @dataclass

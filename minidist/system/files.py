@@ -23,7 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from minidist import FileFailed, unix
+from minidist import FileFailed
+from minidist.system import unix
 
 MOST_DESCRIPTORS = 256  # the shell's are among the first
 WORK = "minidist-work-"  # begins the names of temporary folders, in the system's folder for these

@@ -20,7 +20,7 @@ RENAMED = {  # module: {name: (where it is now, its name there)}
             for name in ("server_all_reduce", "tree_all_reduce", "doubling_all_reduce", "halving_doubling_all_reduce")
         },
     },
-    "minidist.memory.files": {"Folder": ("minidist.former", "Folder")},
+    "minidist.memory.files": {"Folder": ("minidist.system.former", "Folder")},
     "minidist.classroom.notebook.lesson": {
         "show": ("minidist.classroom.notebook.drawing", "show"),
         "Watched": ("minidist.classroom.notebook.watch", "Watched"),
@@ -32,6 +32,13 @@ MODULES = {  # module: which one it is now
     f"minidist.classroom.{name}": f"minidist.classroom.{room}.{name}"
     for room, names in (("grading", GRADING), ("notebook", NOTEBOOK))
     for name in names.split()
+} | {
+    "minidist.checkpoint": "minidist.checkpoints.checkpoint",
+    "minidist.colors": "minidist.memory.colors",
+    "minidist.data": "minidist.text.data",
+    "minidist.files": "minidist.system.files",
+    "minidist.processes": "minidist.system.processes",
+    "minidist.unix": "minidist.system.unix",
 }
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterator, Sequence  # noqa: UP035 (Python 3.8's collections.abc takes no [...])
 
-from minidist import unix
+from minidist.system import unix
 
 PATIENCE = 10.0  # seconds that a program gets to unwind before it is killed
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: sends a signal when the parent ends

@@ -44,7 +44,12 @@ from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
 from minidist.engine import Engine
-from minidist.files import (
+from minidist.mpi import output
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.precision import Precision
+from minidist.nn.tensor import Array
+from minidist.system.files import (
     draft_beside,
     draft_of,
     make_own_folder,
@@ -54,11 +59,6 @@ from minidist.files import (
     sync_folder,
     write_whole,
 )
-from minidist.mpi import output
-from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit, count_parameters
-from minidist.nn.precision import Precision
-from minidist.nn.tensor import Array
 
 __all__ = [
     "check",

@@ -1,0 +1,1 @@
+"""What the operating system gives: files, processes, what Unix has and Windows lacks."""

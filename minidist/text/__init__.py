@@ -1,0 +1,1 @@
+"""The text that is trained on, and batches of it."""
