@@ -422,7 +422,7 @@ def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_new_folder_may_end_in_a_slash() -> None:
     options = [*MODEL.split(), "--save", "new/"]
-    assert find("train").job(options, 1).options.save == "new/"
+    assert find("train").job(options, 1).files.save == "new/"
 
 
 # ---- without MPI -----------------------------------------------------------------------------------------------------
