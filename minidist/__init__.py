@@ -104,6 +104,19 @@ def load_ipython_extension(shell: Any) -> None:
     notebook.load(shell)
 
 
+def former_names(module: str) -> Any:
+    """A module's `__getattr__`, for the names that it had in the former version: `former.py` has them all."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):  # Python asks modules for such names
+            raise AttributeError(name)
+        from minidist import former
+
+        return former.attribute(module, name)
+
+    return find
+
+
 def __getattr__(name: str) -> Any:
     """`minidist.initialize` is `minidist.deepspeed.initialize`; NumPy is loaded only when it is used."""
     if name == "initialize":

@@ -17,11 +17,10 @@ The other all-reduce algorithms with which it is compared: `minidist/collectives
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from minidist import contents
+from minidist import contents, former_names
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -156,12 +155,7 @@ def all_to_all_v(comm: Comm, parts: Sequence[Array], outs: Sequence[Array]) -> N
         comm.sendrecv(parts[dest], dest, outs[source], source)
 
 
-def __getattr__(name: str) -> Any:  # a former name, such as `tree_all_reduce`
-    if name.startswith("__"):  # Python asks modules for such names
-        raise AttributeError(name)
-    from minidist import former
-
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """The command lines of all chapters that train. `CHAPTER.cases` is the only table of them: a new chapter is in every
 matrix of tests by that."""
 
+import io
+import shlex
 from collections.abc import Iterable
-from functools import cache
+from contextlib import redirect_stdout
+from functools import cache, partial
 from typing import Any
 
 from minidist import UsageError
 from minidist.claims.audit import fill_line, list_lines
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
 
@@ -59,7 +63,20 @@ def ranks_of(line: str) -> tuple[int, ...]:
 
 def work(comm: Comm, line: str) -> int:
     """A chapter's line on a rank; its exit status."""
-    name, *options = line.split()
+    name, *options = shlex.split(line)
     chapter = find(name)
     status: int = chapter.work(comm, chapter.prepared(options, comm)) or 0
     return status
+
+
+def status_of(line: str, n: int) -> int:
+    """The exit status of a chapter's line, which all ranks, here in this process, agree on."""
+    (status,) = set(run_ranks(partial(work, line=line), n))
+    return status
+
+
+def printed_by(line: str, n: int) -> str:
+    """What a chapter prints on n ranks of this process; its status must be 0."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert status_of(line, n) == 0, printed.getvalue()
+    return printed.getvalue()

@@ -21,7 +21,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jobs import engines, infinities
+from cases import status_of, work
+from jobs import engines
 from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
@@ -206,8 +207,7 @@ def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> N
 
 
 def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"--bandwidth-table --json {tmp_path}/rows.json"
-    assert run_ranks(lambda comm: infinities.line(comm, line), 4) == [0] * 4
+    assert status_of(f"infinity --bandwidth-table --json {tmp_path}/rows.json", 4) == 0
     clocks = [
         (row["ranks"], row["from"], row["clock"])
         for row in json.loads((tmp_path / "rows.json").read_text())["bandwidth"]
@@ -216,7 +216,7 @@ def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest
     assert sorted(clocks) == sorted(shards + owner)
     assert capsys.readouterr().out.count("✓") == 6
     with pytest.raises(UsageError, match="--bandwidth-table trains nothing: leave out --save"):
-        alone(lambda comm: infinities.line(comm, f"--bandwidth-table --save {tmp_path}/run"))
+        status_of(f"infinity --bandwidth-table --save {tmp_path}/run", 1)
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -264,8 +264,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 def losses(line: str, folder: Path) -> list[float]:
     """Of a command line, on two ranks that are threads."""
-    statuses = run_ranks(lambda comm: infinities.line(comm, f"{line} --json {folder}/report.json"), 2)
-    assert statuses == [0, 0]
+    assert status_of(f"infinity {line} --json {folder}/report.json", 2) == 0
     found: list[float] = json.loads((folder / "report.json").read_text())["loss"]
     return found
 
@@ -281,7 +280,7 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 
     def be_rank(comm: Comm) -> None:
         with pytest.raises(OutOfMemory):
-            infinities.line(comm, f"{SHAPE} --disk {tmp_path} --disk-memory 9KB")
+            work(comm, f"infinity {SHAPE} --disk {tmp_path} --disk-memory 9KB")
         assert list(tmp_path.iterdir()) == []
 
     alone(be_rank)

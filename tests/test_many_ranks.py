@@ -1,16 +1,12 @@
 """As many ranks as one process holds, in float64, next to serial training; and every claim of the chapter."""
 
-import io
 import json
-from contextlib import redirect_stdout
 from functools import cache
 from typing import Any
 
 import pytest
 
-from minidist.exchange.one_process import run_ranks
-from minidist.mpi.comm import Comm
-from minidist.programs.chapter import find
+from cases import printed_by
 from sampling import shard_of_this_run
 
 SMALL = "--steps 2 --warmup 1 --lr 0.01 --precision fp64 --layers 1 --validate 1 --json -"
@@ -29,14 +25,7 @@ CHAPTERS = {
 
 @cache
 def report(name: str, line: str, n: int) -> dict[str, Any]:
-    def work(comm: Comm) -> int:
-        chapter = find(name)
-        status: int = chapter.work(comm, chapter.prepared(line.split(), comm))
-        return status
-
-    with redirect_stdout(io.StringIO()) as printed:
-        assert run_ranks(work, n) == [0] * n
-    found: dict[str, Any] = json.loads(printed.getvalue())
+    found: dict[str, Any] = json.loads(printed_by(f"{name} {line}", n))
     return found
 
 

@@ -7,10 +7,9 @@ from unittest import mock
 
 import pytest
 
+from cases import status_of
 from minidist import data
 from minidist.claims.audit import fill_line
-from minidist.exchange.one_process import run_ranks
-from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
 from sampling import shard_of_this_run
 
@@ -27,18 +26,9 @@ ALWAYS = [of for of in CASES if "expert" in f"{of}" and "parallel3d" not in of]
 IN_THIS_RUN = {of[:2] for of in ALWAYS + shard_of_this_run(CASES, 8)}
 
 
-def status_of(name: str, options: str) -> int:
-    """The exit status of a chapter's line, which all ranks agree on."""
-    chapter = find(name)
-    n = 1 if name == "train" else max(chapter.ranks or (4,))
-
-    def be_rank(comm: Comm) -> int:
-        _, *arguments = fill_line(name, f"{SMALL} {options}", n).split()
-        found: int = chapter.work(comm, chapter.prepared(arguments, comm))
-        return found
-
-    (status,) = set(run_ranks(be_rank, n))
-    return status
+def status(name: str, options: str) -> int:
+    n = 1 if name == "train" else max(find(name).ranks or (4,))
+    return status_of(fill_line(name, f"{SMALL} {options}", n), n)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +42,12 @@ def test_a_run_without_a_step_samples_and_exports(
     # The kernel's account of a process that has done other things before has bytes that no rank has read.
     without_kernel = mock.patch("minidist.memory.kernel.PROCESS", str(tmp_path / "none"))
     with mock.patch("minidist.data.load", cache(data.load)), without_kernel:
-        assert status_of(name, f"{options} --steps 0 --sample 3") == 0
+        assert status(name, f"{options} --steps 0 --sample 3") == 0
         assert "The model writes:" in capsys.readouterr().out
         if name in WITHOUT_FILES:
             return
-        assert status_of(name, f"{options} --steps 1 --save {run}") == 0
+        assert status(name, f"{options} --steps 1 --save {run}") == 0
         capsys.readouterr()
-        assert status_of(name, f"{options} --steps 1 --load {run} --sample 3 --export {file}") == 0
+        assert status(name, f"{options} --steps 1 --load {run} --sample 3 --export {file}") == 0
         assert "The model writes:" in capsys.readouterr().out
         assert file.exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alone import train_alone
-from cases import TRAINING
+from cases import TRAINING, status_of
 from jobs import proofs as jobs
 from minidist import data, ring
 from minidist.checkpoints.pieces import Piece, whole_piece
@@ -170,14 +170,7 @@ def test_default_runs_are_proved(name: str) -> None:
 def lines_of(capsys: pytest.CaptureFixture[str], options: str, ranks: int = 2) -> list[str]:
     """The lines about a proof that a whole run prints."""
 
-    def be_rank(comm: Comm) -> int:
-        chapter = find("zero1")
-        status: int = chapter.work(
-            comm, chapter.job(f"{SMALL_ZERO.removesuffix('--prove')} {options}".split(), comm.size)
-        )
-        return status
-
-    assert set(run_ranks(be_rank, ranks)) == {0}
+    assert status_of(f"zero1 {SMALL_ZERO.removesuffix('--prove')} {options}", ranks) == 0
     return [line for line in capsys.readouterr().out.splitlines() if "proved" in line or "proof" in line]
 
 

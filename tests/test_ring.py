@@ -1,10 +1,9 @@
 """The collectives against NumPy's sums, made here from the same inputs, and their messages against counts by hand."""
 
-import io
 import itertools
 import json
+import shlex
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +12,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from cases import printed_by
 from jobs import rings
 from jobs.rings import Array, digest
 from minidist import UsageError, ring
 from minidist.claims.collectives import draw_inputs
-from minidist.exchange.one_process import run_ranks
 from minidist.launch import launcher
-from minidist.mpi.comm import Comm
 from minidist.papers import collectives
-from minidist.programs.ring import CHAPTER, COLLECTIVES
+from minidist.programs.ring import COLLECTIVES
 from ranks import launch
 
 ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))])
@@ -274,13 +272,8 @@ def test_all_to_all_sends_each_row_once() -> None:
 def compare(*words: str, n: int) -> list[dict[str, Any]]:
     """Run the program on n ranks of this process; returns its claims."""
 
-    def work(comm: Comm) -> int:
-        return CHAPTER.work(comm, CHAPTER.prepared([*words, "--json", "-"], comm))
-
-    with redirect_stdout(io.StringIO()) as printed:
-        assert run_ranks(work, n) == [0] * n
-    found: list[dict[str, Any]] = json.loads(printed.getvalue())["claims"]
-    return found
+    claims: list[dict[str, Any]] = json.loads(printed_by(shlex.join(["ring", *words, "--json", "-"]), n))["claims"]
+    return claims
 
 
 def test_only_the_named_algorithms_run() -> None:

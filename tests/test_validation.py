@@ -1,32 +1,17 @@
 """How much a chapter validates is asked for; and what a rank reads of the text."""
 
-import io
 import json
-from contextlib import redirect_stdout
 from functools import partial
 
 import pytest
 
+from cases import printed_by
 from minidist import UsageError, data, train
 from minidist.exchange.one_process import run_ranks
-from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
 from sampling import shard_of_this_run
 
 SMALL = "--steps 2 --layers 4 --width 16 --heads 4 --context 8 --batch 8 --warmup 1"
-
-
-def perform(name: str, line: str, n: int) -> str:
-    """What a chapter prints on n ranks of this process; its status must be 0."""
-
-    def work(comm: Comm) -> int:
-        chapter = find(name)
-        done: int = chapter.work(comm, chapter.prepared(line.split(), comm))
-        return done
-
-    with redirect_stdout(io.StringIO()) as printed:
-        assert run_ranks(work, n) == [0] * n, printed.getvalue()
-    return printed.getvalue()
 
 
 TRAIN = [name for name, chapter in find_all().items() if chapter.trains]
@@ -40,7 +25,7 @@ def test_every_chapter_trains_without_validation(name: str) -> None:
         line = f"{SMALL} --validate 0 --json - {case.format(batch=8, axis=2)}"
         for n in (1,) if name == "train" else (8,) if "--dp" in case else (4,):
             try:
-                report = json.loads(perform(name, line, n))
+                report = json.loads(printed_by(f"{name} {line}", n))
             except UsageError:  # not on these ranks
                 continue
             assert report["validation_loss"] is None
@@ -49,10 +34,10 @@ def test_every_chapter_trains_without_validation(name: str) -> None:
 
 def test_a_line_says_that_nothing_was_validated() -> None:
     for name in ("zero3", "parameter_server"):
-        assert "\nvalidation loss not computed (--validate 0);" in perform(name, f"{SMALL} --validate 0", 2)
-        assert "not computed" not in perform(name, SMALL, 2)
+        assert "\nvalidation loss not computed (--validate 0);" in printed_by(f"{name} {SMALL} --validate 0", 2)
+        assert "not computed" not in printed_by(f"{name} {SMALL}", 2)
     with pytest.raises(UsageError, match="--against-dense compares validation losses: use it with --validate 1 or"):
-        perform("expert_parallel", "--top 1 --against-dense 2 --validate 0", 2)
+        printed_by("expert_parallel --top 1 --against-dense 2 --validate 0", 2)
 
 
 def test_as_many_batches_are_validated_as_asked_for() -> None:
@@ -60,7 +45,7 @@ def test_as_many_batches_are_validated_as_asked_for() -> None:
     line = f"{SMALL} --precision fp64 --json -"
 
     def loss(line: str, n: int, name: str = "zero2") -> float:
-        found: float = json.loads(perform(name, line, n))["validation_loss"]
+        found: float = json.loads(printed_by(f"{name} {line}", n))["validation_loss"]
         return found
 
     assert loss(line, 2) == loss(f"{line} --validate 8", 2)

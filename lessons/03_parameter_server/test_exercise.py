@@ -17,7 +17,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps, lessons_own, together
 from minidist.classroom.grading.meaning import check_timing
-from minidist.classroom.grading.parts import by_case, on, part
+from minidist.classroom.grading.parts import ask, by_case, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -26,12 +26,6 @@ HIDDEN = ("answers", "given", "minidist.parameter_server")  # what ranks cannot 
 
 HEADER = 16  # bytes
 SHAPES = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers
-
-
-def alone(submission: Submission, target: str, asked: str, label: str, given: Any, **arguments: Any) -> Any:
-    """What a function of on_ranks.py brings back from one rank."""
-    [[outcome]] = submission.run(target, [Case(1, label, [given], arguments)], [asked])
-    return outcome.value
 
 
 def counted(number: int, what: str) -> str:
@@ -62,9 +56,7 @@ own = partial(lessons_own, __file__)  # the lesson's own functions
 def check_ranges(submission: Submission, function: str) -> None:
     """k consecutive ranges of all keys, as equal as can be."""
     sizes = [[12, 4], [13, 4], [7, 3], [3, 5], [1000, 1], [0, 2]]
-    for (size, k), found in zip(
-        sizes, alone(submission, "call_ranges", function, function, sizes, function=function), strict=True
-    ):
+    for (size, k), found in zip(sizes, ask(submission, "call_ranges", function, sizes, function=function), strict=True):
         call = f"{function}({size}, {k})"
         if isinstance(found, str):
             lose(f"{call} returned {named(found)}, not a list of slices.")
@@ -258,7 +250,7 @@ def check_gate(submission: Submission, function: str, questions: Sequence[Questi
     questions: which of them it does is asked in the part on saying yes."""
     plain = PLAIN if expected else PLAIN + MORE
     asked = [*plain, *questions]
-    answers = alone(submission, "call_gate", function, function, asked, function=function)
+    answers = ask(submission, "call_gate", function, asked, function=function)
     for question, found in zip(asked, answers, strict=True):
         if isinstance(found, str):
             lose(f"{function} returned {named(found)}, not True or False.")
@@ -480,7 +472,7 @@ def check_push_and_pull(submission: Submission) -> None:
 def check_next_weight(submission: Submission) -> None:
     weights = [float(w) for w in submission.random.integers(1, 50, 6)]
     asked = [(weights[:n], 0.25, tau) for n, tau in ((6, 0), (6, 1), (6, 3), (6, 5), (3, 4), (1, 2), (2, 1))]
-    found_in = alone(submission, "call_next_weight", "next_weight", "next_weight", asked)
+    found_in = ask(submission, "call_next_weight", "next_weight", asked)
     for (w, q, tau), found in zip(asked, found_in, strict=True):
         old = w[max(len(w) - 1 - tau, 0)]
         if isinstance(found, str):
@@ -498,7 +490,7 @@ def check_may_read(submission: Submission) -> None:
 
 
 def check_fooled(submission: Submission) -> None:
-    clocks = alone(submission, "call_fooled", "fooled", "fooled", None)
+    clocks = ask(submission, "call_fooled", "fooled", None)
     if isinstance(clocks, str) or len(clocks) != 4:
         lose("fooled should return a list of four whole numbers: the clocks.")
     if clocks[0] != 3 or min(clocks) < 0:

@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, named, on, ranks, why
+from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks, why
 from minidist.classroom.grading.sharded import (
     RANKS,
     check_factor,
@@ -507,9 +507,9 @@ def test_messages(submission: Submission) -> None:
 
 def check_share(submission: Submission) -> None:
     for rows, n in ((8, 4), (10, 4), (7, 3), (3, 4)):
-        run = Case(1, f"{n} ranks", [None], {"asked": [[rows, n, rank] for rank in range(n)]})
-        [[outcome]] = submission.run("call_share", [run], ["share"])
-        check_shares(f"Of {rows} rows on {n} ranks", rows, n, outcome.value)
+        asked = [[rows, n, rank] for rank in range(n)]
+        found = ask(submission, "call_share", "share", None, f"{n} ranks", asked=asked)
+        check_shares(f"Of {rows} rows on {n} ranks", rows, n, found)
 
 
 def check_my_part(submission: Submission) -> None:
@@ -571,9 +571,8 @@ def check_clip_factor(submission: Submission) -> None:
     gradients = [submission.random.standard_normal(size) for size in (30, 12, 7)]
     norm = float(np.linalg.norm(together(gradients)))
     clips = [0.0, 2 * norm, norm / 2]
-    run = Case(1, "three gradients", [gradients], {"clips": clips})
-    [[outcome]] = submission.run("call_clip_factor", [run], ["clip_factor"])
-    for clip, factor, found in zip(clips, (1.0, 1.0, 0.5), outcome.value, strict=True):
+    pairs = ask(submission, "call_clip_factor", "clip_factor", gradients, "three gradients", clips=clips)
+    for clip, factor, found in zip(clips, (1.0, 1.0, 0.5), pairs, strict=True):
         if not isinstance(found, list):
             lose(f"clip_factor returned {found}; two numbers are wanted: return norm, factor.")
         if not isinstance(found[0], float) or not np.isclose(found[0], norm):
@@ -588,11 +587,10 @@ def check_sending(submission: Submission) -> None:
         for moment in ready:
             expected.append(max(moment, free))
             free = expected[-1] + takes
-        run = Case(1, "one link", [None], {"ready": ready, "takes": takes})
-        [[outcome]] = submission.run("call_sending", [run], ["sending"])
-        if outcome.value != expected:
+        found = ask(submission, "call_sending", "sending", None, "one link", ready=ready, takes=takes)
+        if found != expected:
             lose(
-                f"Buckets that are ready at {ready} and take {takes:g} each set out at {outcome.value}; it should be"
+                f"Buckets that are ready at {ready} and take {takes:g} each set out at {found}; it should be"
                 f" {expected}: not before they are ready, nor before the one before has arrived."
             )
 

@@ -20,7 +20,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, named, on, ranks
+from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks
 from minidist.classroom.grading.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 from minidist.classroom.grading.training import SMALL, Training, share, training
@@ -509,14 +509,14 @@ def test_messages(submission: Submission) -> None:
 
 def check_shard_slice(submission: Submission) -> None:
     for size, n in ((272, 4), (272, 3), (30, 4), (5, 4), (8, 1)):
-        run = Case(1, f"{n} ranks", [None], {"asked": [[size, n, rank] for rank in range(n)]})
-        [[outcome]] = submission.run("call_shard_slice", [run], ["shard_slice"])
+        asked = [[size, n, rank] for rank in range(n)]
+        found = ask(submission, "call_shard_slice", "shard_slice", None, f"{n} ranks", asked=asked)
         each = -(-size // n)
-        for rank, mine in enumerate(outcome.value):
+        for rank, mine in enumerate(found):
             if not isinstance(mine, list):
                 lose(f"shard_slice({size}, {n}, {rank}) returned {mine}; a slice is wanted.")
         expected = [(rank * each, (rank + 1) * each) for rank in range(n)]
-        check_pieces(f"a Flat on {n} ranks", size, [tuple(mine) for mine in outcome.value], expected)
+        check_pieces(f"a Flat on {n} ranks", size, [tuple(mine) for mine in found], expected)
 
 
 def halves(submission: Submission, n: int, size: int) -> list[Array]:

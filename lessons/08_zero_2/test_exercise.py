@@ -23,8 +23,8 @@ from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
     SCATTER,
+    check_array,
     check_collect,
-    check_exactly,
     check_for_good,
     check_loss,
     check_phases,
@@ -135,9 +135,9 @@ def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
             mistakes = {words: run.padded(start - RATE * of[number]) for words, of in wrong.items()}
             shards = [run.shard(start - RATE * of_rank[number], r) for r, of_rank in enumerate(own)]
             mistakes["each rank's shard is updated by its own gradient, not by the sum"] = np.concatenate(shards)
-            check_exactly(who, f"param of layer {number}", outcome.value["params"][number], run.padded(flat), mistakes)
+            check_array(who, f"param of layer {number}", outcome.value["params"][number], run.padded(flat), mistakes)
             grad, zeros = outcome.value["grads"][number], np.zeros_like(run.shard(flat, rank))
-            check_exactly(who, f"grad of layer {number} after the step", grad, zeros)
+            check_array(who, f"grad of layer {number} after the step", grad, zeros)
     for step, loss in enumerate(losses):
         check_loss(run, [outcome.value["losses"][step] for outcome in outcomes], loss, "train_step")
 
@@ -317,7 +317,7 @@ def check_reduce_unit(submission: Submission) -> None:
                 "it is this rank's own part, not summed over the ranks": run.shard(own[rank], rank),
                 "it is the sum divided by the number of ranks": run.shard(total, rank) / n,
             }
-            check_exactly(who, "the shard", outcome.value["returned"], run.shard(total, rank), mistakes)
+            check_array(who, "the shard", outcome.value["returned"], run.shard(total, rank), mistakes)
             if outcome.value["is a view"]:
                 lose(f"{who}'s shard is a view of the bucket, and keeps all of it in memory. Return a copy.")
             check_phases(case, rank, outcome, {SCATTER: n - 1})
@@ -350,7 +350,7 @@ def check_backward(submission: Submission) -> None:
                     "what was there is lost: add to it": mine,
                     "it is this rank's own part that was added, not the sum": before + run.shard(own, rank),
                 }
-                check_exactly(who, f"grad of layer {number}", outcome.value[number], before + mine, mistakes)
+                check_array(who, f"grad of layer {number}", outcome.value[number], before + mine, mistakes)
             check_phases(run, rank, outcome, {SCATTER: 3 * (n - 1)})
     run = going_back(submission, 4, 64, 32)
     [outcomes] = submission.run("toy_backward_measured", [run], ["backward"])
@@ -373,7 +373,7 @@ def check_accumulate(submission: Submission) -> None:
                 }
                 of_rank = {words: run.shard(wrong, rank) for words, wrong in mistakes.items()}
                 who, found = on(run, rank), outcome.value["grads"][number]
-                check_exactly(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
+                check_array(who, f"grad of layer {number}", found, run.shard(total, rank), of_rank)
             check_phases(run, rank, outcome, {SCATTER: len(rows) * 3 * (n - 1)})
         x, y = (np.concatenate(a) for a in zip(*[pair for parts in run.micro_batches for pair in parts], strict=True))
         loss, _ = slopes(run.flats, x, y, run.arguments["batch"])

@@ -23,8 +23,8 @@ from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
 from minidist.classroom.grading.sharded import (
     RANKS,
     SCATTER,
+    check_array,
     check_collect,
-    check_exactly,
     check_factor,
     check_for_good,
     check_loss,
@@ -66,7 +66,7 @@ def of(*methods: str) -> list[str]:
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
 
 RATE = 0.5
-check_toy = partial(check_exactly, as_it_was=True)
+check_toy = partial(check_array, as_it_was=True)
 LAYERS_HELD = 8  # whole W that a step may hold at a time, however many there are: W, its gradient, and copies of it
 
 

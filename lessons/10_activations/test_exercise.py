@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import an_array, differences, gaps, is_right, parts_by_function, same, shape
-from minidist.classroom.grading.parts import by_case, on, part
+from minidist.classroom.grading.parts import ask, by_case, on, part
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -383,9 +383,7 @@ def held_by(n: int, given: float, layer: float) -> list[float]:
 
 
 def check_interval(submission: Submission, asked: list[list[float]]) -> None:
-    label = "best_interval"
-    [[outcome]] = submission.run("intervals", [Case(1, label, [asked])], ["best_interval"])
-    for (n, given, layer), k in zip(asked, outcome.value, strict=True):
+    for (n, given, layer), k in zip(asked, ask(submission, "intervals", "best_interval", asked), strict=True):
         where = f"On best_interval({n}, {given:g}, {layer:g})"
         if not isinstance(k, int) or not 1 <= k <= n:
             lose(f"{where}: it returned {k}; an int from 1 to {n} is wanted.")
@@ -499,11 +497,10 @@ def check_kept_bytes(submission: Submission) -> None:
     arrays = [random.standard_normal((2, 3)), random.random((4, 2)).astype(np.float16), random.random(5) < 0.5]
     arrays.append(arrays[0].copy())
     for words, places in (("three arrays", [0, 1, 2]), ("an array twice", [0, 1, 0]), ("two equal arrays", [0, 3])):
-        each = Case(1, f"kept_bytes of {words}", [arrays], {"places": places})
-        [[outcome]] = submission.run("bytes_kept", [each], ["kept_bytes"])
-        wanted = sum(arrays[place].nbytes for place in set(places))
-        if outcome.value != wanted:
-            lose(f"On {each.label}: it returned {outcome.value}; {wanted} is wanted.")
+        label, wanted = f"kept_bytes of {words}", sum(arrays[place].nbytes for place in set(places))
+        found = ask(submission, "bytes_kept", "kept_bytes", arrays, label, places=places)
+        if found != wanted:
+            lose(f"On {label}: it returned {found}; {wanted} is wanted.")
 
 
 def check_same_mask(submission: Submission) -> None:

@@ -26,7 +26,7 @@ from minidist.classroom.grading.checks import (
     same,
     shape,
 )
-from minidist.classroom.grading.parts import by_case, on, part, ranks
+from minidist.classroom.grading.parts import ask, by_case, on, part, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -297,11 +297,8 @@ def a_key(submission: Submission) -> list[int]:
 
 
 def drawn(submission: Submission, label: str, asked: list[Any]) -> tuple[Case, list[Array]]:
-    each = Case(1, label, [asked])
-    [[outcome]] = submission.run("masks", [each], ["dropout_mask"])
-    return each, [
-        an_array(each, found, "the mask", tuple(of)) for (_, of, *_), found in zip(asked, outcome.value, strict=True)
-    ]
+    each, masks = Case(1, label, [asked]), ask(submission, "masks", "dropout_mask", asked, label)
+    return each, [an_array(each, found, "the mask", tuple(of)) for (_, of, *_), found in zip(asked, masks, strict=True)]
 
 
 @pytest.mark.points(1, "dropout_mask: of the key alone")

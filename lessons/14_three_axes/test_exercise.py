@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import by_case, on
+from minidist.classroom.grading.parts import ask, by_case, on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -77,10 +77,10 @@ def test_memory(submission: Submission) -> None:
         layers, width, heads, length, batch, parameters = a_model(submission)
         for of in ((length, parameters), (0, parameters), (length, 0)):
             asked.append([[layers, width, heads, of[0], batch, of[1]], layout])
-    [[outcome]] = submission.run("memories", [Case(1, "memory", [asked])], ["memory"])
+    values = ask(submission, "memories", "memory", asked)
     for number, (d, p, t) in enumerate(layouts):
         where = f"On memory(model, {words((d, p, t))})"
-        both, states, activations = outcome.value[3 * number : 3 * number + 3]
+        both, states, activations = values[3 * number : 3 * number + 3]
         for found in (both, states, activations):
             if not isinstance(found, float):
                 lose(f"{where}: it returned {found}; a number is wanted.")
@@ -113,8 +113,8 @@ def check_sent(
 ) -> None:
     """What is sent along an axis, counted in numbers of 2 bytes: `how_often` of each kind of message a rank sends."""
     asked = [[a_model(submission), layout] for layout in [*layouts, *draw_layouts(submission, 3)]]
-    [[outcome]] = submission.run("all_sent", [Case(1, "sent", [asked])], ["sent"])
-    for ((layers, width, _, length, batch, parameters), (d, p, t)), found in zip(asked, outcome.value, strict=True):
+    values = ask(submission, "all_sent", "sent", asked)
+    for ((layers, width, _, length, batch, parameters), (d, p, t)), found in zip(asked, values, strict=True):
         where = f"On sent(model, {words((d, p, t))})"
         if not isinstance(found, dict):
             lose(f"{where}: it returned {found}; a dictionary is wanted.")
@@ -176,8 +176,8 @@ def test_choose(submission: Submission) -> None:
         ([4, 4096, 8, 8192, 6, 200_000_000], [8, 8, 100e9, 1e12, fast, slow]),
         *(draw_cluster(submission) for _ in range(4)),
     ]
-    [[outcome]] = submission.run("choices", [Case(1, "choose", [[list(each) for each in clusters]])], ["choose"])
-    for (model, cluster), found in zip(clusters, outcome.value, strict=True):
+    chosen = ask(submission, "choices", "choose", [list(each) for each in clusters])
+    for (model, cluster), found in zip(clusters, chosen, strict=True):
         ranks, per_host, room = int(cluster[0]), int(cluster[1]), cluster[2]
         where = f"On {ranks} ranks, {per_host} on a host, each with {room / 1e9:.4g} GB"
         asked = fields(MODEL, model), fields(CLUSTER, cluster)
@@ -223,8 +223,8 @@ def draw_mesh(submission: Submission) -> tuple[tuple[str, ...], tuple[int, ...]]
 def test_place(submission: Submission) -> None:
     """From a place one comes back to the rank."""
     meshes = [*MESHES, draw_mesh(submission)]
-    [[outcome]] = submission.run("places", [Case(1, "place", [[list(map(list, mesh)) for mesh in meshes]])], ["place"])
-    for (names, sizes), of_ranks in zip(meshes, outcome.value, strict=True):
+    places = ask(submission, "places", "place", [list(map(list, mesh)) for mesh in meshes])
+    for (names, sizes), of_ranks in zip(meshes, places, strict=True):
         shown = dict(zip(names, sizes, strict=True))
         for rank, found in enumerate(of_ranks):
             where = f"On place({rank}, {shown})"
@@ -524,8 +524,7 @@ def test_norm_tied(submission: Submission) -> None:
 
 def check_place_of(submission: Submission) -> None:
     asked = [[rank, p, t] for d, p, t in ((2, 2, 2), (2, 3, 4)) for rank in range(d * p * t)]
-    [[outcome]] = submission.run("places_of", [Case(1, "place_of", [asked])], ["place_of"])
-    for (rank, p, t), found in zip(asked, outcome.value, strict=True):
+    for (rank, p, t), found in zip(asked, ask(submission, "places_of", "place_of", asked), strict=True):
         wanted = [rank // t // p, rank // t % p, rank % t]
         if isinstance(found, str) or found != wanted:
             said = found if isinstance(found, str) else tuple(int(n) if isinstance(n, float) else n for n in found)
@@ -534,8 +533,7 @@ def check_place_of(submission: Submission) -> None:
 
 def check_color_of(submission: Submission) -> None:
     asked = [(list(names), list(sizes), axis) for names, sizes in MESHES[:3] for axis in names]
-    [[outcome]] = submission.run("colors_of", [Case(1, "color_of", [asked])], ["color_of"])
-    for (names, sizes, axis), found in zip(asked, outcome.value, strict=True):
+    for (names, sizes, axis), found in zip(asked, ask(submission, "colors_of", "color_of", asked), strict=True):
         where = f"On {' x '.join(f'{n} {s}' for n, s in zip(names, sizes, strict=True))}, axis {axis}"
         if any(not isinstance(color, float) or color != int(color) for color in found):
             lose(f"{where}: color_of returned {found[0]}; an integer is wanted.")
@@ -552,11 +550,11 @@ def check_two_levels(submission: Submission) -> None:
 
 def check_my_squares(submission: Submission) -> None:
     whole, *parts = [submission.random.standard_normal(size) for size in (3, 5, 5, 5)]
-    [[outcome]] = submission.run("squares", [Case(1, "my_squares", [[whole, *parts]])], ["my_squares"])
-    if wrong := [found for found in outcome.value if not isinstance(found, float)]:
+    counted = ask(submission, "squares", "my_squares", [whole, *parts])
+    if wrong := [found for found in counted if not isinstance(found, float)]:
         lose(f"On my_squares: it returned {wrong[0]}; a float is wanted.")
     wanted = float((whole**2).sum() + sum((part**2).sum() for part in parts))
-    total, times = sum(outcome.value), wanted + 2 * float((whole**2).sum())
+    total, times = sum(counted), wanted + 2 * float((whole**2).sum())
     if not close(total, wanted):
         again = " It counts what is whole three times." if close(total, times) else ""
         lose(f"On three ranks: together they count {total:.6g}; it should be {wanted:.6g}.{again}")

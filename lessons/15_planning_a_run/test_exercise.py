@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
-from minidist.classroom.grading.submission import Case, Submission, lose
+from minidist.classroom.grading.parts import ask
+from minidist.classroom.grading.submission import Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
 HIDDEN = (  # what a submission cannot import
@@ -36,9 +37,7 @@ own = partial(lessons_own, __file__)  # the lesson's own functions
 
 def asked_for(submission: Submission, function: str, calls: Sequence[Sequence[Any]], target: str = "numbers") -> Any:
     """What a function returns for each call."""
-    arguments = {"function": function, "calls": [list(call) for call in calls]}
-    [[outcome]] = submission.run(target, [Case(1, function, [None], arguments)], [function])
-    return outcome.value
+    return ask(submission, target, function, None, function=function, calls=[list(call) for call in calls])
 
 
 def same(found: Any, expected: float) -> bool:
@@ -62,10 +61,7 @@ def pair(found: Any, label: str) -> list[float]:
 
 
 def sizes_of(submission: Submission, configs: list[dict[str, Any]], ranks: int) -> list[Any]:
-    [[outcome]] = submission.run(
-        "sizes", [Case(1, "read_sizes", [None], {"configs": configs, "ranks": ranks})], ["read_sizes"]
-    )
-    return list(outcome.value)
+    return list(ask(submission, "sizes", "read_sizes", None, configs=configs, ranks=ranks))
 
 
 @pytest.mark.points(2, "read_sizes: what is missing follows")
@@ -279,9 +275,7 @@ def a_table(submission: Submission, ranks: int, batch: int) -> list[Row]:
 
 
 def choice(submission: Submission, table: list[Row], ranks: int, batch: int, device: float, host: float) -> Any:
-    arguments = {"ranks": ranks, "batch": batch, "device": device, "host": host}
-    [[outcome]] = submission.run("chosen", [Case(1, "choose", [table], arguments)], ["choose"])
-    return outcome.value
+    return ask(submission, "chosen", "choose", table, ranks=ranks, batch=batch, device=device, host=host)
 
 
 def fits(row: Row, device: float, host: float) -> bool:
@@ -381,9 +375,7 @@ def check_kept(submission: Submission) -> None:
 def check_plans(submission: Submission) -> None:
     for ranks, batch in ((4, 16), (3, 18), (2, 2)):
         expected = {tuple(map(int, row[:4])) for row in a_table(submission, ranks, batch)}
-        arguments = {"ranks": ranks, "batch": batch}
-        [[outcome]] = submission.run("all_plans", [Case(1, "plans", [None], arguments)], ["plans"])
-        found = outcome.value
+        found = ask(submission, "all_plans", "plans", None, ranks=ranks, batch=batch)
         if not isinstance(found, list) or not all(isinstance(plan, list) for plan in found):
             lose(f"plans({ranks}, {batch}): return a list of (stage, offload, recompute, micro); it was {found}.")
         got = [tuple(plan) for plan in found]

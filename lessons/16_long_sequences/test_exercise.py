@@ -8,7 +8,7 @@ costs one part. Parts on uneven cuts ask for results as right as those of even o
 papers' formulas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from minidist.classroom.grading.checks import (
     same,
 )
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_case, on, part, ranks
+from minidist.classroom.grading.parts import ask, by_case, on, part, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.papers import context
 
@@ -102,9 +102,8 @@ def draw_two(submission: Submission, shape: tuple[int, ...], keys: tuple[int, in
 
 def ask_merge(submission: Submission, twos: Sequence[Two], function: str = "merge") -> list[list[Any]]:
     """y and lse of each, and then what became of the arguments."""
-    each = Case(1, twos[0].label, [[two.parts for two in twos]], {"function": function})
-    [[outcome]] = submission.run("merged", [each], [function])
-    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, outcome.value, strict=True)]
+    values = ask(submission, "merged", function, [two.parts for two in twos], twos[0].label, function=function)
+    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, values, strict=True)]
 
 
 def check_merge(submission: Submission, function: str) -> None:
@@ -177,14 +176,13 @@ def test_merge_large(submission: Submission) -> None:
 
 def ask_cuts(submission: Submission, sizes: Sequence[tuple[int, int]], function: str = "positions") -> Any:
     """Of each (length, n) the positions of all ranks, as arrays of one axis."""
-    each = Case(1, function, [[list(of) for of in sizes]], {"function": function})
-    [[outcome]] = submission.run("cuts", [each], [function])
-    for (length, n), cut in zip(sizes, outcome.value, strict=True):
+    cuts = ask(submission, "cuts", function, [list(of) for of in sizes], function=function)
+    for (length, n), cut in zip(sizes, cuts, strict=True):
         for rank, own in enumerate(cut):
             if not isinstance(own, np.ndarray) or own.ndim != 1 or (own.size and own.dtype.kind not in "iu"):
                 was = f"{own.dtype} {own.shape}" if isinstance(own, np.ndarray) else own
                 lose(f"On {function}({length}, {n}, {rank}): it is {was}; an array (c,) of integers is wanted.")
-    return outcome.value
+    return cuts
 
 
 def check_share(function: str, length: int, n: int, cut: Sequence[Array]) -> None:
@@ -484,6 +482,11 @@ test_ring_backward_any = part(1, "ring_backward: parts of any sizes", check_unev
 test_ring_backward_wire = part(1, "ring_backward: N-1 blocks, and N-1 of gradients", check_wire, "ring_backward")
 
 
+def answered(submission: Submission, function: str, calls: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each call with what the function returned."""
+    return zip(calls, ask(submission, "answers", function, calls, function=function), strict=True)
+
+
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 
@@ -498,9 +501,7 @@ def draw_attention(submission: Submission) -> list[int]:
 def test_sent(submission: Submission) -> None:
     sizes = [draw_attention(submission) for _ in range(4)] + [[48, 8, 2, 16, 1]]
     calls = [[scheme, *of] for of in sizes for scheme in SCHEMES]
-    each = Case(1, "sent", [calls], {"function": "sent"})
-    [[outcome]] = submission.run("answers", [each], ["sent"])
-    for (scheme, *of), found in zip(calls, outcome.value, strict=True):
+    for (scheme, *of), found in answered(submission, "sent", calls):
         length, heads, kv, depth, n = of
         where = f"On sent({scheme!r}, {', '.join(map(str, of))})"
         if not isinstance(found, list) or len(found) != 2 or any(not isinstance(number, float) for number in found):
@@ -530,9 +531,7 @@ def test_choose(submission: Submission) -> None:
         calls += [[length, heads, kv, depth, n, room] for room in (whole, whole - 1)]
     calls += [[131_072, 16, 1, 128, 16, room] for room in (4e7, 1e7)]  # one of Llama 3's eight tensor-parallel ranks
     calls = [call for call in calls if abs(ratio_of(call) - 1) > 1e-6]
-    each = Case(1, "choose", [calls], {"function": "choose"})
-    [[outcome]] = submission.run("answers", [each], ["choose"])
-    for call, found in zip(calls, outcome.value, strict=True):
+    for call, found in answered(submission, "choose", calls):
         length, heads, kv, depth, n, room = call
         where = f"On choose({', '.join(f'{number:g}' for number in call)})"
         fits, divides, less = 2 * kv * depth * length <= room, kv % n == 0, ratio_of(call) < 1
@@ -615,9 +614,9 @@ def test_meaning(submission: Submission) -> None:
 def check_moved_in_tiles(submission: Submission) -> None:
     """It says what loads and stores of the tile loop amount to, counted here one by one."""
     calls = [[1024, 64, 65_536], [100, 8, 320], [64, 16, 10_000], [48, 4, 100]]
-    each = Case(1, "moved_in_tiles", [calls], {"function": "moved_in_tiles"})
-    [[outcome]] = submission.run("answers", [each], ["moved_in_tiles"])
-    for (n, d, fast), found in zip(calls, outcome.value, strict=True):
+    for (n, d, fast), found in zip(
+        calls, ask(submission, "answers", "moved_in_tiles", calls, function="moved_in_tiles"), strict=True
+    ):
         columns = -(-fast // (4 * d))
         moved = 0
         for j in range(0, n, columns):
@@ -629,9 +628,9 @@ def check_moved_in_tiles(submission: Submission) -> None:
 
 def check_owner_of(submission: Submission) -> None:
     calls = [[rank, step, n] for n in (1, 3, 4) for rank in range(n) for step in range(n)]
-    each = Case(1, "owner_of", [calls], {"function": "owner_of"})
-    [[outcome]] = submission.run("answers", [each], ["owner_of"])
-    for (rank, step, n), found in zip(calls, outcome.value, strict=True):
+    for (rank, step, n), found in zip(
+        calls, ask(submission, "answers", "owner_of", calls, function="owner_of"), strict=True
+    ):
         block = rank  # whose block left `step` ranks ago arrives here
         for _ in range(step):
             block = block - 1 if block else n - 1
@@ -657,9 +656,9 @@ def check_zigzag(submission: Submission) -> None:
 
 def check_numbers_sent(submission: Submission) -> None:
     calls = [[128, 64, g, n] for g, n in ((1.0, 2), (1.0, 4), (0.25, 4), (0.0625, 16), (0.5, 1))]
-    each = Case(1, "numbers_sent", [calls], {"function": "numbers_sent"})
-    [[outcome]] = submission.run("answers", [each], ["numbers_sent"])
-    for (s, h, g, n), found in zip(calls, outcome.value, strict=True):
+    for (s, h, g, n), found in zip(
+        calls, ask(submission, "answers", "numbers_sent", calls, function="numbers_sent"), strict=True
+    ):
         where = f"On numbers_sent({s}, {h}, {g:g}, {n})"
         if not isinstance(found, dict) or set(found) != set(SCHEMES):
             lose(f"{where}: a dictionary with a number for each of {', '.join(SCHEMES)} is wanted.")

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from minidist import ring
+from minidist import former_names, ring
 from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import ProbabilityDropout, keys_first
@@ -77,9 +76,4 @@ class BlockRooms:
         return self.flat[0][: int(np.prod(shape))].reshape(shape)
 
 
-def __getattr__(name: str) -> Any:  # a former name, such as `Group`
-    if name.startswith("__"):  # Python asks modules for such names
-        raise AttributeError(name)
-    from minidist import former
-
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)

@@ -22,11 +22,11 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from minidist import UsageError, former, unix
+from minidist import UsageError, former_names, unix
 from minidist.files import on_disk
 from minidist.memory.allocator import settle_arenas
 from minidist.memory.kernel import Kernel
@@ -247,5 +247,4 @@ class Ahead(Generic[T]):
         self.items = iter(())
 
 
-def __getattr__(name: str) -> Any:
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)

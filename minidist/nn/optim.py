@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from minidist import former_names
 from minidist.nn.ops import BLOCK, blocks
 from minidist.nn.tensor import Array
 
@@ -161,9 +162,4 @@ def clipping_factor(norm: float, limit: float) -> float:
     return 1.0 if limit == 0 or norm <= limit else limit / norm
 
 
-def __getattr__(name: str) -> Any:  # a former name, such as `squared_norm`
-    if name.startswith("__"):  # Python asks modules for such names
-        raise AttributeError(name)
-    from minidist import former
-
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minidist import former_names
 from minidist.cli.paths import write_output
 from minidist.cli.tables import make_console
 
@@ -19,7 +20,7 @@ MICROSECONDS = 1000  # of the trace to a unit of logical time
 
 
 @dataclass(frozen=True)
-class Span:
+class WorkSpan:
     """One piece of work."""
 
     letter: str
@@ -52,7 +53,7 @@ class Timeline:
     """What one rank did."""
 
     title: str
-    spans: list[Span] = field(default_factory=list)
+    spans: list[WorkSpan] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)  # when the weights were updated
     mail: list[Mail] = field(default_factory=list)
 
@@ -182,3 +183,6 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
             events.append({**end, "name": mail.name[0], "cat": "message", "id": number, **here})
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
     write_output(path, json.dumps(document).encode())
+
+
+__getattr__ = former_names(__name__)

@@ -25,7 +25,7 @@ from minidist.pp.instructions import (
     Weight,
     name_of,
 )
-from minidist.pp.timeline import Mail, Span, Timeline
+from minidist.pp.timeline import Mail, Timeline, WorkSpan
 
 if TYPE_CHECKING:  # a plan draws schedules without NumPy
     from minidist.mpi.comm import Comm
@@ -78,7 +78,7 @@ class StageClock:
                 start, apart = self.clock.now, sum(self.costs.get(letter, 0.0) for letter in "FRBW")
                 self.clock.work(self.costs.get("F&B", apart))
                 names = (ahead.micro_batch, ahead.chunk), (back.micro_batch, back.chunk)
-                self.timeline.spans.append(Span("F&B", start, self.clock.now, *names[0], along=names[1]))
+                self.timeline.spans.append(WorkSpan("F&B", start, self.clock.now, *names[0], along=names[1]))
                 self.versions[names[0]] = self.versions.pop(names[1])
             case Step():
                 self.timeline.steps.append(self.clock.now)
@@ -86,7 +86,7 @@ class StageClock:
     def _work(self, letter: str, work: Forward | Backward | Weight) -> None:
         start, version = self.clock.now, self.versions[work.micro_batch, work.chunk]
         self.clock.work(self.costs[letter])
-        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
+        self.timeline.spans.append(WorkSpan(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))

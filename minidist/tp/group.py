@@ -3,11 +3,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from minidist import ring
+from minidist import former_names, ring
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
 
@@ -108,9 +107,4 @@ class Sliced(Parameter):
         return np.concatenate(parts, self.axis).take(order, self.axis)
 
 
-def __getattr__(name: str) -> Any:  # a former name, such as `Group`
-    if name.startswith("__"):  # Python asks modules for such names
-        raise AttributeError(name)
-    from minidist import former
-
-    return former.attribute(__name__, name)
+__getattr__ = former_names(__name__)

@@ -24,7 +24,7 @@ from minidist.papers.figure import decimals
 from minidist.pp import balance
 from minidist.pp.instructions import Backward, Both, Forward, Instruction, Receive, Send, StagePlace, Step, Weight
 from minidist.pp.schedules import SCHEDULES, in_groups
-from minidist.pp.timeline import Span, Timeline, in_flight, print_timelines, write_trace
+from minidist.pp.timeline import Timeline, WorkSpan, in_flight, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
 from tables import table
@@ -458,8 +458,8 @@ def test_draws_all_schedules_without_mpi():
 def test_drawing_of_work_that_takes_longer(capsys):
     """Stages of two workers: F, B and W of each take twice the time of the single worker's."""
     at = places("pipedream", 2, 2, 1, 1, (2, 1))
-    spans = [Span("F", 0, 2, 0, 0), Span("B", 3, 5, 0, 0), Span("W", 5, 7, 0, 0)]
-    alone = [Span("F", 2, 3, 0, 0), Span("B", 3, 4, 0, 0), Span("W", 4, 5, 0, 0)]
+    spans = [WorkSpan("F", 0, 2, 0, 0), WorkSpan("B", 3, 5, 0, 0), WorkSpan("W", 5, 7, 0, 0)]
+    alone = [WorkSpan("F", 2, 3, 0, 0), WorkSpan("B", 3, 4, 0, 0), WorkSpan("W", 4, 5, 0, 0)]
     assert [place.workers(place.stage) for place in at] == [2, 2, 1]
     print_timelines("replicas", [Timeline("one of two", spans), Timeline("alone", alone)])
     heading, two, one = capsys.readouterr().out.splitlines()

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from minidist.exchange.one_process import run_ranks
-from minidist.mpi.comm import Comm
+from cases import status_of
 from minidist.parameter_server import Server
-from minidist.programs.chapter import find
 
 SMALL = "--steps 3 --layers 1 --width 12 --heads 2 --context 8 --batch 6 --staleness-sweep"
 NAMES = ("bsp", "ssp 1", "ssp 2", "ssp 4", "ssp 8", "ssp 16", "async")
@@ -20,12 +18,7 @@ SIZE = "3 steps of 3 x 8 characters, in float64 and in one process"
 def sweep(options: str, file: Path) -> tuple[int, dict[str, list[bool]]]:
     """Its status, and whether each training's claims about a proof hold."""
 
-    def be_rank(comm: Comm) -> int:
-        chapter = find("parameter_server")
-        status: int = chapter.work(comm, chapter.prepared(f"{SMALL} {options} --json {file}".split(), comm))
-        return status
-
-    [status] = set(run_ranks(be_rank, 3))
+    status = status_of(f"parameter_server {SMALL} {options} --json {file}", 3)
     runs = json.loads(file.read_text())["runs"]
     return status, {
         run["consistency"]: [claim["holds"] for claim in run["claims"] if claim["claim"].startswith("proof: ")]

@@ -32,6 +32,12 @@ def part(points: float, asks: str, check: Callable[..., None], *arguments: Any, 
     return graded
 
 
+def ask(submission: Submission, target: str, function: str, given: Any, label: str = "", /, **arguments: Any) -> Any:
+    """What one rank brings back that was given this, where `function` is asked for. label: its name if not given."""
+    [[outcome]] = submission.run(target, [Case(1, label or function, [given], arguments)], [function])
+    return outcome.value
+
+
 def by_case(
     submission: Submission, target: str, cases: Sequence[C], asked: Sequence[str], **how: Any
 ) -> Iterator[tuple[C, list[Outcome]]]:

@@ -80,7 +80,7 @@ def check_sum(run: Case, parts: Sequence[float], loss: float, rtol: float = 1e-9
         lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.{more}")
 
 
-def check_exactly(
+def check_array(
     who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = NONE, as_it_was: bool = False
 ) -> None:
     """That an array is as expected, to the last bits and in its dtype; else which of the mistakes it is. as_it_was: it

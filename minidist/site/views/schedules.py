@@ -12,7 +12,7 @@ from minidist.pp import draw
 from minidist.pp.by_hand import read_order, write_order
 from minidist.pp.instructions import StagePlace, name_of_work
 from minidist.pp.schedules import SCHEDULES
-from minidist.pp.timeline import Span, Timeline, tell_idle
+from minidist.pp.timeline import Timeline, WorkSpan, tell_idle
 from minidist.pp.watch import simulate
 from minidist.site.views.html import button, chip, refused
 
@@ -166,7 +166,7 @@ def draw_timelines(drawn: Drawn, end: float, now: float) -> str:
     )
 
 
-def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
+def draw_span(span: WorkSpan, y: int, scale: float, v: int, until: float) -> str:
     """A box as long as the work, or as its part until then; with the micro-batch, if there is room."""
     x, width = LEFT + span.start * scale, (min(span.end, until) - span.start) * scale
     told = f"{work_of(span)}: {span.start / v:g} to {span.end / v:g}"
@@ -180,7 +180,7 @@ def draw_span(span: Span, y: int, scale: float, v: int, until: float) -> str:
     return f'{box}<text x="{x + width / 2:.2f}" y="{y + 15}" class="in">{escape(number)}</text>'
 
 
-def draw_narrow(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
+def draw_narrow(spans: Sequence[WorkSpan], y: int, scale: float) -> Iterator[str]:
     """Boxes too narrow to be pointed at, those of one color as one path: a browser draws thousands."""
     kinds = sorted({(span.letter, span.chunk > 0) for span in spans})
     for letter, later in kinds:
@@ -218,7 +218,7 @@ def tell_moment(drawn: Drawn, now: float, near: float) -> str:
     return escape(f"Until time {now:.4g}: {', '.join(doing)}.")
 
 
-def work_of(span: Span) -> str:
+def work_of(span: WorkSpan) -> str:
     """As it is written by hand; of two that overlap, both."""
     if span.along:
         return f"{name_of_work('F', span.micro_batch, span.chunk)}&{name_of_work('B', *span.along)}"
