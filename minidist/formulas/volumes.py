@@ -141,7 +141,7 @@ def regathered(run: Asked, rank: int) -> list[Stored]:
 
 
 def data_volumes(run: Asked, counts: Callable[[Stored], bool] = every_flat) -> list[Volume]:
-    """What each rank sends along the data axis in a step, or, with stage 2 or 3, in each of its micro-batches."""
+    """What each rank sends along the data axis. All micro-batches of a step send the same."""
     a, p, every = run.passes, run.bytes.stored, [data_elements(run, rank, counts) for rank in range(run.ranks)]
 
     def volume(name: str, formula: str, phases: list[str], times: int = 1, source: str = "ZeRO §7") -> Volume:
