@@ -258,7 +258,7 @@ def test_a_program_ends_with_its_parent_on_any_system(linux: bool, how: str, tmp
     """Elsewhere than on Linux a shell watches: also there the program unwinds, and a right end is no signal."""
     naps = "for _ in range({}):\n        time.sleep(0.1)"  # one long sleep may begin just after a signal, and miss it
     inner = f"import time\ntry:\n    print('up', flush=True)\n    {naps}\nfinally:\n    print('end')"
-    begin = "from minidist import processes\nprocesses.unwind_at_signals()\n"
+    begin = "from minidist.system import processes\nprocesses.unwind_at_signals()\n"
     unwinds = begin + inner.format(0 if how == "ends" else 6000)
     outer = f"""
 import os, sys
@@ -275,10 +275,10 @@ with processes.started([sys.executable, "-c", {unwinds!r}], stderr=-3) as proces
     with subprocess.Popen(command, stdin=-1, stdout=-1, env=PATHS, text=True) as parent:
         assert parent.stdout
         assert parent.stdin
-        assert parent.stdout.readline() == "up\n"
+        first = parent.stdout.readline()
         parent.stdin.write("now\n" * (how != "ends"))
         parent.stdin.close()
-        assert parent.stdout.read() == "end\n"
+        assert (first, parent.stdout.read()) == ("up\n", "end\n")
     assert parent.returncode == (0 if how == "ends" else -9)
 
 
@@ -292,7 +292,7 @@ def test_a_program_that_does_not_unwind_is_killed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hangup_stays_ignored_under_nohup() -> None:
-    code = "import os, signal; from minidist import processes; processes.unwind_at_signals(); os.kill(os.getpid(), 1)"
+    code = "import os, signal; from minidist.system import processes; processes.unwind_at_signals(); os.kill(os.getpid(), 1)"
     ignore = "import signal; signal.signal(1, signal.SIG_IGN); "
     run = [subprocess.run([sys.executable, "-c", begin + code], env=PATHS, stderr=-3) for begin in ("", ignore)]
     assert [done.returncode for done in run] == [1, 0]

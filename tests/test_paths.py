@@ -52,6 +52,7 @@ def walk(parser, *_):
     found = {}
     os.environ["HOME"] = "/home/of/mine"
     for action in parser._actions:
+        action.default = None if action.default == () else action.default  # argparse appends to a list of its own
         if action.nargs == 0 or action.help == "==SUPPRESS==" and action.const:
             continue
         option = action.option_strings[-1:]

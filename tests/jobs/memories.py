@@ -88,7 +88,7 @@ class Watched(ZeRO3):
         self.seen.append((when, sorted({what for what, reference in self.watched if reference() is not None})))
 
     def watch(self, flat: Flat) -> None:
-        for what in ("gathered", "bucket", "values", "slopes"):
+        for what in ("gathered", "bucket", "values", "raw_grad"):
             array = getattr(flat, what)
             if array is not None:
                 self.watched.append((f"{flat.name} {what}", weakref.ref(array)))
