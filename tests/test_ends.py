@@ -292,7 +292,7 @@ def test_a_program_that_does_not_unwind_is_killed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hangup_stays_ignored_under_nohup() -> None:
-    code = "import os, signal; from minidist.system import processes; processes.unwind_at_signals(); os.kill(os.getpid(), 1)"
+    code = "import os; from minidist.system import processes; processes.unwind_at_signals(); os.kill(os.getpid(), 1)"
     ignore = "import signal; signal.signal(1, signal.SIG_IGN); "
     run = [subprocess.run([sys.executable, "-c", begin + code], env=PATHS, stderr=-3) for begin in ("", ignore)]
     assert [done.returncode for done in run] == [1, 0]
