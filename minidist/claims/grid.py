@@ -121,7 +121,7 @@ def print_closing(run: Run) -> None:
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
-    print("of time; f: micro-batches in flight.")
+    print("of time; f: micro-batches in flight; layer: bytes that one keeps of each.")
     if w > g:
         print_across_hosts(m, w, g)
     print()

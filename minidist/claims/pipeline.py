@@ -303,7 +303,8 @@ def print_letters(run: Run) -> None:
     """Print what the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
-    print("Ψi: parameters of a stage; ψ_emb: of the embedding.")
+    print("Ψi: parameters of a stage, which has l layers; ψ_emb: of the embedding; layer:")
+    print("bytes that one keeps of a micro-batch; f: micro-batches in flight.")
     if run.layout.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
         print(shaped.LETTERS)
     print()
