@@ -195,7 +195,7 @@ class Engine(Passes):
         rows = self.rows(len(x))
         span = self.span(x.shape[1])
         here = span.here if span else slice(None)
-        own = (np.array(np.asarray(ids[rows.start : rows.stop])[:, here]) for ids in (x, y))  # only now are they read
+        own = (np.asarray(ids[rows.start : rows.stop])[:, here] for ids in (x, y))  # only now are they read
         tokens, targets = map(self.as_workspace, own)
         selective = self.settings.recompute == "selective"
         return Batch(tokens, targets, rows.start, key, span=span, whole=whole, selective=selective)

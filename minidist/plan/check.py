@@ -32,6 +32,7 @@ from minidist.plan.orders import splits
 from minidist.plan.search import Row
 from minidist.plan.traffic import sent, share_across
 from minidist.pp.schedules import SCHEDULES
+from minidist.text.data import Sequences
 
 MOST = 32  # ranks that run here as threads: up to 128 are tested
 KINDS = {  # of memory: the formulas' names, and the pools'
@@ -78,8 +79,9 @@ def train(comm: Comm, wanted: Wanted, choice: Choice) -> RankCounts:
     driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
     for step in range(2):
         comm.ledger.reset()
-        drawn = np.random.default_rng(step).integers(0, wanted.model.v, (wanted.batch, wanted.context + 1), np.int32)
-        driver.train_batch(drawn[:, :-1], drawn[:, 1:])
+        starts, size = (wanted.context + 1) * np.arange(wanted.batch), wanted.batch * (wanted.context + 1)
+        text = np.random.default_rng(step).integers(0, wanted.model.v, size, np.int32)
+        driver.train_batch(*(Sequences(text, starts + shift, wanted.context) for shift in (0, 1)))
     flying = driver.in_flight.most["in_flight"] if isinstance(driver, Pipeline) else 0
     return RankCounts(
         driver.engine.peak_bytes(), {key: nbytes for key, (nbytes, _) in comm.ledger.sent.items()}, flying
