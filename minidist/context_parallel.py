@@ -145,7 +145,8 @@ def gathered_attention(
 ) -> Tensor:
     """Attention of this rank's queries over all keys at once. The gathered keys are not kept for the backward."""
     q, k, v = split_heads(qkv.data, heads, kv_heads)
-    depth, out = q.shape[-1], np.empty((*qkv.shape[:2], heads * q.shape[-1]), q.dtype)  # out (B, c, H·D)
+    depth = q.shape[-1]
+    out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
     y, kept_mask = by_head(out, kv_heads, depth), mask(at.here)
     lse = attend(q, k, v, at.here, at.whole.here, y, on_tile=group.watch.see, drop=kept_mask)

@@ -66,7 +66,6 @@ class Infinity(Offload):
         self, units: list[Unit], settings: Settings, comm: Comm, swap: SwapFile, axes: Axes | None = None
     ) -> None:
         super().__init__(units, replace(settings, swap=swap), comm, axes)
-        self.swap = swap
         self.before: dict[str, int] = {}  # the kernel's counters when the step began
         largest, dtype = max(flat.master.size for flat in self.flats), self.precision.updated
         self.rooms = Rooms(self.host, "optimizer", 3, (1 + settings.optimizer.moments) * largest, dtype)
@@ -81,7 +80,7 @@ class Infinity(Offload):
         self.links.append(self.slow_link)
 
     def make_arrays(self, flat: Flat) -> None:
-        """Make them in host memory, and move them to files at once: the host holds those of one Flat at a time."""
+        """Make them in host memory, and move them to the file at once: the host holds those of one Flat at a time."""
         super().make_arrays(flat)
         kind = "optimizer" if self.precision.mixed else "parameters"
         flat.master = self.put(kind, flat.master)
@@ -98,25 +97,25 @@ class Infinity(Offload):
 
     def with_states(self, flats: Sequence[Flat]) -> Iterator[Flat]:
         for flat, room in Ahead((flat, self.read_states(flat)) for flat in flats):
-            files = flat.master, *flat.moments
+            in_file = flat.master, *flat.moments
             with room as states:
-                flat.master, *flat.moments = states.reshape(len(files), -1)  # each (padded/N,), while they are in use
+                flat.master, *flat.moments = states.reshape(len(in_file), -1)  # each (padded/N,), while they are in use
                 yield flat
-                flat.master, *flat.moments = files
+                flat.master, *flat.moments = in_file
                 room.leaving = self.write_states(flat, room)
 
     def read_states(self, flat: Flat) -> Room:
         """Start to read a Flat's states; returns the room into which they go."""
-        files = [flat.master, *flat.moments]
-        room = self.rooms.take(len(files) * flat.master.size)
-        pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
+        in_file = [flat.master, *flat.moments]
+        room = self.rooms.take(len(in_file) * flat.master.size)
+        pairs = zip(in_file, room.array.reshape(len(in_file), -1), strict=True)
         room.arriving = [move for file, state in pairs for move in self.mover.up("optimizer", file, out=state)]
         return room
 
     def write_states(self, flat: Flat, room: Room) -> Moves:
-        """Start to write a Flat's states back to their files."""
-        files = [flat.master, *flat.moments]
-        pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
+        """Start to write a Flat's states back to the file."""
+        in_file = [flat.master, *flat.moments]
+        pairs = zip(in_file, room.array.reshape(len(in_file), -1), strict=True)
         return [move for file, state in pairs for move in self.mover.down("optimizer", state, out=file)]
 
     def refresh(self, flat: Flat) -> None:
@@ -154,7 +153,7 @@ class Infinity1(Infinity, Offload1):
 
 
 class Infinity3(Infinity, Offload3):
-    """Stage 3: parameters are in files, too, and are read before they are needed."""
+    """Stage 3: parameters are in the file, too, and are read before they are needed."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, swap: SwapFile, axes: Axes | None = None

@@ -45,7 +45,7 @@ class Taped:
 
 @dataclass(eq=False)
 class Rerun:
-    """A micro-batch's pass through a segment that keeps only its input, and runs again before its backward."""
+    """A micro-batch's pass through a segment that keeps only its input, and is recomputed before its backward."""
 
     segment: Segment
     batch: Batch

@@ -18,7 +18,7 @@ RANKS = (1, 2, 3, 4, 8)
 TRAINING: dict[str, Any] = {name: of for name, of in find_all().items() if of.trains and name != "train"}
 
 
-class Beside:
+class OfRanks:
     """What a command line asks of a Comm before it works."""
 
     def __init__(self, size: int) -> None:
@@ -27,11 +27,11 @@ class Beside:
 
 @cache
 def job_of(line: str, ranks: int) -> Any:
-    """What a chapter makes of its line; None if it refuses it on so many ranks."""
+    """What a chapter makes of its line; None if it refuses it on that many ranks."""
     name, *options = line.split()
     chapter = find(name)
     try:
-        return chapter.job(options, ranks) if hasattr(chapter, "job") else chapter.prepared(options, Beside(ranks))
+        return chapter.job(options, ranks) if hasattr(chapter, "job") else chapter.prepared(options, OfRanks(ranks))
     except UsageError:
         return None
 

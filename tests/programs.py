@@ -13,7 +13,7 @@ PATHS = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"  # minidist, and the tests' own jo
 
 
 def run_python(*words: str, ranks: int = 0, env: Any = None, **how: Any) -> Any:
-    """`python WORDS`, under mpirun on so many ranks, to its end; without a terminal. env: what is another one's there.
+    """`python WORDS`, under mpirun on N ranks, to its end; without a terminal. env: what is another one's there.
     how: of subprocess.run."""
     launcher = mpiexec_for(ranks) if ranks else []
     usual: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Cases that are data stand beside the tests that read them: of test_x.py in test_x.toml."""
+"""Cases that are data: those of test_x.py stand in test_x.toml."""
 
 import tomllib
 from functools import cache

@@ -114,7 +114,7 @@ def test_files_have_the_states_and_memory_has_not() -> None:
         flats = {flat.name: flat for flat in engine.flats}
 
         def in_file(array: np.ndarray) -> np.ndarray:
-            read = os.pread(engine.swap.file.fileno(), array.nbytes, place_of(array))
+            read = os.pread(engine.settings.swap.file.fileno(), array.nbytes, place_of(array))
             return np.frombuffer(read, array.dtype)
 
         before = flats["block1"].master.copy()
@@ -174,7 +174,7 @@ def test_an_engine_that_is_dropped_leaves_nothing(stage: int) -> None:
     def once(comm: Comm) -> tuple[Any, Any]:
         engine = make(stage, comm)
         engine.train_batch(*tokens(0))
-        return engine.pools, engine.swap.file
+        return engine.pools, engine.settings.swap.file
 
     pools, file = alone(once)
     assert [pool.held["all"] for pool in pools] == [0, 0, 0]
@@ -290,7 +290,7 @@ def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch
 
     def interrupted(chapter: Any, job: Any, driver: ds.VerbsDriver, *rest: Any) -> None:
         alive.append(driver)
-        assert cast(infinity.Infinity, driver.engine).swap.size > 0
+        assert cast(infinity.Infinity, driver.engine).settings.swap.size > 0
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ds, "train_and_report", interrupted)

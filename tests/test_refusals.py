@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alone import train_alone
-from cases import TRAINING, Beside
+from cases import TRAINING, OfRanks
 from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS
 from minidist.programs.chapter import find
@@ -56,7 +56,7 @@ def check_words(said: str, words: list[str], files: Path) -> None:
 def refused(name: str, line: str, ranks: int) -> str:
     """What every rank finds, on one that stands alone."""
     with pytest.raises((UsageError, Finished)) as ended:
-        find(name).prepared(line.split(), Beside(ranks))
+        find(name).prepared(line.split(), OfRanks(ranks))
     return str(ended.value)
 
 

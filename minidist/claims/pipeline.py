@@ -163,7 +163,7 @@ def state_claims(run: Run) -> list[Claim]:
 
 def activation_claims(run: Run) -> list[Claim]:
     """What the layers of a stage keep at most, for all micro-batches in flight. With full recomputation, a stage keeps
-    all activations of the micro-batch that runs again, and only the input of the others (GPipe, section 2.3). If W
+    all activations of the micro-batch that is recomputed, and only the input of the others (GPipe, section 2.3). If W
     comes later than B, a layer keeps less after B (Zero Bubble, section 2)."""
     pipe, p = run.layout, run.bytes.stored
     if not follows_formula(run) or (run.model.experts and run.capacity is None):

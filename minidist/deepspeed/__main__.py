@@ -110,7 +110,7 @@ def main(comm: Comm, prepared: PreparedRun) -> int:
     job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), PLAIN)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = VerbsDriver(DeepSpeedEngine(stage, plan, comm))
-    with stage.swap if isinstance(stage, Infinity) else nullcontext():
+    with stage.settings.swap if isinstance(stage, Infinity) else nullcontext():
         return train_and_report(chapter, job, driver, comm)
 
 

@@ -37,7 +37,7 @@ def all_keep(run: Asked, shares: Sequence[Share]) -> list[Kept]:
 
 
 def core_again(run: Asked, rank: int, share: Share) -> float:
-    """Bytes of a core that runs again, minus those that its layer has freed before."""
+    """Bytes of a core that is recomputed, minus those that its layer has freed before."""
     model, s, t, sequence, p = run.model, run.context, run.layout.tp, run.sequence_parallel, run.bytes.stored
     gpt, dropout = model.name == "gpt", run.dropout > 0
     if gpt:

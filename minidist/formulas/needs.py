@@ -89,7 +89,7 @@ def list_unpredicted(run: Asked) -> list[str]:
 
 def follows_formula(run: Asked) -> bool:
     """Whether the bytes of all micro-batches in flight follow a formula. Without a flush there is none. If W comes
-    later than B, there is one if nothing runs again or is dropped, and no whole unit is in passing."""
+    later than B, there is one without recomputation and dropout, and if ZeRO holds no transient units."""
     schedule = SCHEDULES[run.layout.schedule]
     plain = run.recompute == "none" and not run.dropout and run.zero < 2
     return schedule.flushes and (plain or not schedule.splits)
@@ -114,14 +114,14 @@ def peaks_of(run: Asked, rank: int, passages: "dict[Chunk, Pass]", chunks: "Sequ
 
 class Chunk(NamedTuple):
     """What the formulas ask about a chunk of a stage. Units in elements, padded so that the data axis divides them; 0:
-    not held, or not in passing."""
+    not held, or not transient."""
 
     share: Share
     embedding: int
     layer: int
     head: int  # all that it reads, except `both`
     both: int = 0  # elements of a tied embedding, which the head also reads, if this chunk holds it
-    starts_with_layer: bool = False  # if it runs again as a whole, and keeps its input
+    starts_with_layer: bool = False  # if it is recomputed as a whole, and keeps its input
     buffer: int = 0  # elements of the constant buffer for gradients: then only a tied embedding's gradient waits whole
 
 
@@ -183,7 +183,7 @@ def passage(run: Asked, rank: int, at: Chunk, kept: Kept) -> Pass:
 
 
 def split_passage(run: Asked, rank: int, share: Share, kept: Kept) -> Pass:
-    """`passage` if W comes later than B: no unit is in passing, and nothing runs again. B begins with all that the
+    """`passage` if W comes later than B: no unit is transient, and nothing is recomputed. B begins with all that the
     forward has left, and goes through the head, the layers, the embedding."""
     tokens, ends = token_bytes(run, share), sum(end_bytes(run, share))
     layers, (first, last) = layers_split(run, rank, share, kept.layer), ends_split(run, share)
@@ -195,7 +195,7 @@ def split_passage(run: Asked, rank: int, share: Share, kept: Kept) -> Pass:
 
 def waiting(run: Asked, at: Chunk, kept: Kept) -> Moment:
     """What a micro-batch holds after its forward, while another one is at work."""
-    if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
+    if at.share.ends_again:  # a stage keeps only its input, and is recomputed as a whole
         given = kept.given * (at.share.head and not at.share.layers)
         return Moment(0, kept.given * at.starts_with_layer, token_bytes(run, at.share._replace(head=False)) + given)
     return Moment(0, kept.after, sum(end_bytes(run, at.share)) + token_bytes(run, at.share))
@@ -215,7 +215,7 @@ def moments(run: Asked, at: Chunk, kept: Kept) -> list[Moment]:
         after = max(of.inputs * kept.given + max(of.layers - 1, 0) * kept.layer for of in inputs)
 
     def reduced(unit: int) -> int:
-        """Bytes of a unit's gradient that are held in passing."""
+        """Bytes of a unit's transient gradient."""
         return bucket * (at.both if at.buffer else unit)
 
     found = [Moment(gather * at.embedding + reduced(at.embedding), 0, tokens)]  # embedding, backward

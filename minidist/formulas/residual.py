@@ -37,7 +37,7 @@ def checkpoint(run: Asked) -> list[int]:
 
 
 def checkpoint_volumes(run: Asked) -> list[Volume]:
-    """P_a's all-gather before a layer runs again: b·s·h, where Megatron's six all-reduces send 12bsh."""
+    """P_a's all-gather before a layer is recomputed: b·s·h, where Megatron's six all-reduces send 12bsh."""
     t = run.layout.tp
     if run.activations == "device" or run.sequence_parallel:
         return []
@@ -60,7 +60,7 @@ def data_volumes(run: Asked) -> list[Volume]:
 
 def needs(run: Asked) -> list[Needs]:
     """What each rank will need: model states, the buffer, gathered parameters, every checkpoint, and the activations of
-    one layer when it runs again, or those of the head, if they are more."""
+    one layer when it is recomputed, or those of the head, if they are more."""
     p, d, stage, parts = run.bytes.stored, run.layout.dp, run.zero, checkpoint(run)
     # A layer also keeps its input: a copy, unless it is the checkpoint itself, or the checkpoint has been freed.
     is_kept_once = run.scattered or (run.activations == "device" and p == run.bytes.computed)

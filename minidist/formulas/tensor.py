@@ -77,7 +77,7 @@ def end_volumes(run: Asked, shares: Sequence[Share]) -> list[Volume]:
     bsh, bs = elements(run, shares), [share.tokens(run.context) for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
     # Without sequence parallelism, g's all-reduce after the embedding and f's in the head's backward; with it, for
-    # each end the two halves of one. Only forwards run again.
+    # each end the two halves of one. Only forwards are recomputed.
     if run.sequence_parallel:
         halves = [(share.embedding + share.head) * (2 + share.ends_again) for share in shares]
         sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]

@@ -129,8 +129,8 @@ def read_twice(run: Asked, rank: int) -> list[Stored]:
 
 
 def regathered(run: Asked, rank: int) -> list[Stored]:
-    """What is gathered so that layers can run once more. Of those that run again together, the last is left out: it is
-    gathered for its backward, which follows at once. With full recomputation, a pipeline's chunk runs again as a
+    """What is gathered for recomputation. Of layers that are recomputed together, the last is left out: it is
+    gathered for its backward, which follows at once. With full recomputation, a pipeline's chunk is recomputed as a
     whole."""
     of_unit, stage = flats(run, rank), run.stages[rank]
     if run.recompute == "full" and run.layout.pp > 1:

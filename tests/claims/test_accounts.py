@@ -146,7 +146,7 @@ def test_what_passes_the_links_by_is_found(
 ) -> None:
     monkeypatch.setattr(audit, "ON_DISK", {"infinity": {"ZeRO-3": audit.ON_DISK["infinity"]["ZeRO-3"]}})
     end = "        super().after_update()\n"
-    mutate("infinity.py", end, f"        self.swap.file.write(bytes(1234))\n{end}")
+    mutate("infinity.py", end, f"        self.settings.swap.file.write(bytes(1234))\n{end}")
     assert audit.main(["--disk", "-n", "1"], find_all()) == 1
     said = capsys.readouterr().out.splitlines()
     read, written = (next(line.split() for line in said if f" {way} " in line) for way in ("read", "written"))

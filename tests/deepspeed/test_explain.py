@@ -153,7 +153,7 @@ def test_fsdp_has_a_chapter_of_its_own(tmp_path: Path, said: str, words: str) ->
 
 
 def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
-    """Beside the YAML, with "auto" where mixed_precision decides."""
+    """OfRanks the YAML, with "auto" where mixed_precision decides."""
     (tmp_path / "inner.json").write_text('{"train_batch_size": 8, "bf16": {"enabled": "auto"}, # comment\n}')
     outer = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config: {deepspeed_config_file: inner.json}"
     assert "bf16.enabled = true" in explained(tmp_path, outer, name="outer.yaml")
