@@ -55,6 +55,14 @@ def test_what_is_given_is_read_into_its_place_even_if_it_is_the_default() -> Non
     assert outputs(Outer(file="a", report="b")) == {"--report": "b"}
 
 
+def test_a_zero_that_is_given_is_not_the_default() -> None:
+    line = "--steps 0 --validate 0 --lr 0 --no-prove".split()
+    parsed = parse(CHAPTERS["zero3"].parser(), line)
+    training = parsed.of(TrainingOptions)
+    assert (training.steps, training.validate, training.lr, training.prove) == (0, 0, 0, False)
+    assert parsed.given == {"steps", "validate", "lr", "prove"}
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
