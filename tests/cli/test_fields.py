@@ -56,7 +56,7 @@ def test_what_is_given_is_read_into_its_place_even_if_it_is_the_default() -> Non
 
 
 def test_a_zero_that_is_given_is_not_the_default() -> None:
-    line = "--steps 0 --validate 0 --lr 0 --no-prove".split()
+    line = ["--steps", "0", "--validate", "0", "--lr", "0", "--no-prove"]
     parsed = parse(CHAPTERS["zero3"].parser(), line)
     training = parsed.of(TrainingOptions)
     assert (training.steps, training.validate, training.lr, training.prove) == (0, 0, 0, False)
