@@ -133,7 +133,7 @@ def train(make: Any, comm: Comm, steps: int = 6, **how: Any) -> Run:
             sent = {phase: counted["bytes"] for phase, counted in comm.ledger.by_phase().items()}
             pairs = zip(engine.flats, before, strict=True)
             moved = {flat.name: float(np.linalg.norm(flat.param - old)) for flat, old in pairs}
-    memory = {kind: engine.memory()[kind] for kind in ("parameters", "gradients", "optimizer")}
+    memory = {kind: engine.peak_bytes()[kind] for kind in ("parameters", "gradients", "optimizer")}
     total = np.sum(comm.all_gather_object(losses), axis=0)
     norm = sum(comm.all_gather_object(applied[0])) ** 0.5
     kept = {"losses": total, "memory": memory, "params": [flat.param for flat in engine.flats]}
@@ -165,6 +165,6 @@ def claim_tried(tried: Mapping[str, Run], alone: Any, losses: Sequence[float]) -
         assert np.isclose(run["applied"], 0.25, rtol=1e-10)
         assert run["sent"]["reduce-scatter gradients"] == run["sent"]["all-gather parameters"] == 8 * size * 3 // 4
         assert run["sent"]["norm"] <= 2 * 8 * 3
-        assert run["memory"]["optimizer"] == alone.memory()["optimizer"] // 4
+        assert run["memory"]["optimizer"] == alone.peak_bytes()["optimizer"] // 4
         for found, flat in zip(run["params"], alone.flats, strict=True):
             assert np.allclose(found, flat.param, rtol=0, atol=1e-9)

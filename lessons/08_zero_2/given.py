@@ -96,7 +96,7 @@ def step_of(make: Any, comm: Comm, micro_batches: int = 1) -> dict[str, Any]:
     held = engine.device.held
     return {
         "history": [*engine.history, ("step", held["gradients"], held["bucket"])],
-        "memory": engine.memory(),
+        "memory": engine.peak_bytes(),
         "after": sum(held[kind] for kind in ("parameters", "gradients", "optimizer", "bucket")),
         "sent": {phase: sent["bytes"] for phase, sent in engine.comm.ledger.by_phase().items() if phase != "norm"},
         "loss": loss,

@@ -51,7 +51,7 @@ def step_of(make: Any, comm: Comm) -> tuple[list[Moment], dict[str, int], dict[s
     engine.history.clear()
     comm.ledger.reset()
     engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:])
-    return engine.history, engine.memory(), sent_by(comm)
+    return engine.history, engine.peak_bytes(), sent_by(comm)
 
 
 def count_step(make: Any, comm: Comm, parts: int = 1) -> dict[str, int]:
