@@ -23,7 +23,7 @@ HIDDEN = (  # what a submission cannot import
     "given",
     "minidist.papers.zero",
     "minidist.papers.zero_offload",
-    "minidist.claims.needs",
+    "minidist.formulas.needs",
     "minidist.deepspeed.agree",
     "minidist.deepspeed.explain",
 )
