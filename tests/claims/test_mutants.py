@@ -107,6 +107,13 @@ def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "ring: all-reduce ring, wrong elements of the result" not in lines
 
 
+def test_a_claim_that_no_mutant_fells_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    row = ("one byte more", "mpi/comm.py", "count(peer, array.nbytes)", "count(peer, array.nbytes + 1)")
+    monkeypatch.setattr(mutants, "TABLE", table(tmp_path, row))
+    assert main(["mutants", "ring"]) == 1
+    assert "1 of 1 mutants felled the claims that they must fell." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("old", "times"), [("what nobody wrote", 0), ("def ", None)])
 def test_an_old_text_must_occur_once(old: str, times: int | None, tmp_path: Path) -> None:
     folder = table(tmp_path, ("wrong", "ring.py", old, "x"))

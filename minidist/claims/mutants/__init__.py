@@ -115,7 +115,7 @@ def mutants_of(file: Path) -> list[Mutant]:
 
 
 def run(table: dict[str, list[Mutant]]) -> int:
-    """Run the mutants of each chapter; returns the exit status."""
+    """Run the mutants of each chapter; returns the exit status: 0 if each fells what it must, and each claim falls."""
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
     outcomes: list[Verdict] = []
     for chapter, mutants in table.items():
@@ -127,8 +127,9 @@ def run(table: dict[str, list[Mutant]]) -> int:
     status.close()
     survivors = sum(outcome.survives for outcome in outcomes)
     print(f"{everything - survivors} of {everything} mutants felled the claims that they must fell.")
-    print_unfelled(outcomes)
-    return 1 if survivors else 0
+    standing = claims_that_stand(outcomes)
+    print_standing(standing, len({(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds}))
+    return 1 if survivors or standing else 0
 
 
 def perform(mutant: Mutant) -> Verdict:
@@ -216,14 +217,18 @@ def print_outcomes(chapter: str, outcomes: Sequence[Verdict]) -> None:
     show(chapter, table)
 
 
-def print_unfelled(outcomes: Sequence[Verdict]) -> None:
-    """The claims that held under every mutant of their chapter."""
+def claims_that_stand(outcomes: Sequence[Verdict]) -> list[tuple[str, str]]:
+    """The claims that held under every mutant of their chapter, with it."""
     made = dict.fromkeys((outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds)
     fallen = {(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.fallen}
-    standing = [claim for claim in made if claim not in fallen]
+    return [claim for claim in made if claim not in fallen]
+
+
+def print_standing(standing: Sequence[tuple[str, str]], made: int) -> None:
+    """Print which of the claims no mutant fells. made: the number of all claims."""
     if not standing:
-        print(f"Each of their {len(made)} claims fell at least once.")
+        print(f"Each of their {made} claims fell at least once.")
         return
-    print(f"No mutant fells {len(standing)} of their {len(made)} claims:")
+    print(f"No mutant fells {len(standing)} of their {made} claims:")
     for chapter, name in standing:
         print(f"    {chapter}: {name}")
