@@ -14,6 +14,7 @@ import pytest
 from alone import train_alone
 from cases import every_case
 from jobs.chapters import command_lines
+from minidist.claims import letters, screen
 from minidist.exchange.rules import Rules
 from ranks import by_rules
 from sampling import shard_of_this_run
@@ -39,17 +40,31 @@ def sample_in(printed: str) -> str:
     return printed.partition("The model writes:\n")[2]
 
 
+@pytest.fixture
+def unexplained(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Letters of formulas that the legend below a table leaves out."""
+    found = set[str]()
+
+    def legend(formulas: list[str], known: letters.Letters) -> str:
+        found.update(letters.split(formulas, {**letters.EVERYWHERE, **known})[1])
+        return letters.legend(formulas, known)
+
+    monkeypatch.setattr(screen, "legend", legend)
+    return found
+
+
 @pytest.mark.parametrize(
     ("n", "line", "same"),
     [pytest.param(*of, marks=[pytest.mark.slow] * (of not in HERE), id=f"{of[0]}-{of[1]}") for of in EVERY],
 )
-def test_a_line_keeps_its_promises(n: int, line: str, same: str | None, tmp_path: Path) -> None:
+def test_a_line_keeps_its_promises(n: int, line: str, same: str | None, unexplained: set[str], tmp_path: Path) -> None:
     """Rank 0 alone prints, also what the model writes."""
     found = by_rules(command_lines, n, Rules("synchronous", "contrary"), [line], str(tmp_path))
     first, *others = (of_rank[line] for of_rank in found)
     assert (first["status"], [claim for claim in first["claims"] if not claim["holds"]]) == (0, [])
     assert {"proof: losses", "proof: parameters"} <= {claim["claim"] for claim in first["claims"]}
     assert [rank["printed"] for rank in others] == [""] * (n - 1)
+    assert unexplained == set()
     if same is not None:
         report = tmp_path / "alone.json"
         with redirect_stdout(io.StringIO()) as printed:

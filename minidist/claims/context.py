@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
@@ -125,12 +126,22 @@ def traffic_claims(run: Run) -> list[Claim]:
     return [*made, *nothing_else(run, everything)]
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "Ψ": "parameters",
+        "W": f"{run.layout.dp} data x N context ranks",
+        "N": f"{run.layout.cp} context ranks",
+        "s": "positions",
+        "c": "s/N, those of a rank",
+        "r": "rank",
+        "g": f"{run.model.kv}/{run.model.a}, key/value heads to a query head",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """The letters; the balance; and which scheme would send least."""
+    """The balance, and which scheme would send least."""
     n = run.layout.cp
-    say(f"W = {run.layout.dp} data x {n} context ranks, N = {n}. s: positions, c = s/N: those of a rank; r: rank.")
-    say("l: layers; b: sequences of a micro-batch; a: heads; h: width; layer(c): activations for c positions.")
-    say(f"g = {run.model.kv}/{run.model.a}: key/value heads to a query head.")
     if n == 1:
         say("One rank has all positions: mpirun -n 4 python -m minidist.context_parallel")
         return

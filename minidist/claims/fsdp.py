@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from minidist.claims import routed
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.published import count_agreeing, print_zero_closing
+from minidist.claims.letters import Letters
+from minidist.claims.published import count_agreeing, print_zero_closing, zero_letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims, states_claims, traffic_claims, whole_states
 from minidist.cli.tables import number
@@ -185,21 +187,40 @@ def unit_times(run: Run, rank: int) -> tuple[list[float], list[float]]:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean. Those of time are of one unit of the model."""
+    if run.sharding.strategy == "no_shard":
+        return zero_letters(run)
+    return {
+        "Ψ": f"parameters, {number(sum(sizes_of(run, 0)))} with each unit's padding",
+        "M": "their bytes",
+        "F, G": f"{run.dividing} ranks that shard them",
+        "W": f"all {run.ranks}",
+        "ψ": "parameters of one unit of the model",
+        "ψ_emb": "of its embedding",
+        **(routed.letters(run) if run.model.experts else {}),
+        "N": f"{run.layout.cp} context ranks" if run.layout.cp > 1 else "ranks",
+        "f": "a unit's forward",
+        "b": "half its backward (or sequences of a micro-batch)",
+        "g": "its all-gather",
+        "r": "its reduce-scatter, each 1 for a parameter",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """The letters, what overlap saves, and the paper's own figure for hybrid sharding."""
+    """What overlap saves, and the paper's own figure for hybrid sharding."""
     w, f = run.ranks, run.dividing
     if run.sharding.strategy == "no_shard":
         print_zero_closing(run)
         return
-    psi = number(sum(sizes_of(run, 0)))
-    print(f"F = {f} of W = {w} ranks divide Ψ parameters, {psi} with each unit's padding; ψ: of")
-    print("a unit, ψ_emb: of the embedding. In a unit of time a rank runs a parameter's")
-    print("forward (f), half its backward (b), or sends it: to gather (g), to reduce (r).")
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * sum(sizes_of(run, 0)), w, f)
-    print(f"Figures of the paper that come out: {count_agreeing(fsdp.FIGURES)}. They are listed by")
-    print("  python -m minidist papers --paper fsdp")
+
+
+def print_figures() -> None:
+    """How many of the paper's figures are reproduced."""
+    print(f"{count_agreeing(fsdp.FIGURES)} figures of the paper are reproduced: python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:

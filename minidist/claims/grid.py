@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from minidist.claims import pipeline, routed, tensor
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
-from minidist.claims.published import print_ptd
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.claims.zero import states_claims
 from minidist.formulas import experts
@@ -108,21 +108,30 @@ def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
     return [on_each_rank("FSDP §3.2.2", "bytes to others", f"{p}·{HYBRID}", promised, counted, "bytes")]
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    w, at = run.layout.dp * run.layout.cp, run.layout
+    return {
+        **pipeline.letters(run),
+        **routed.letters(run),
+        "c": "positions of a context rank",
+        "r": "layers, or forwards, that are recomputed",
+        "ψl": "parameters of the last unit, which stays gathered",
+        "Ψrest": "a rank's replicated parameters",
+        "Ψr": "a rank's parameters, padded",
+        "W": f"{w} data{' x context' * (at.cp > 1)} ranks; in F+B+W, W of 1 micro-batch",
+        "G": f"{run.dividing} of them, which shard model states",
+        **({"N": f"{at.cp} context ranks"} if at.cp > 1 else {}),
+        "g": "key/value heads to a query head",
+        "p, K, n": f"{at.pp} stages",
+        "t": f"{at.tp} tensor ranks",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """Print what the letters mean; and, with hybrid sharding, the paper's own figure."""
-    m = stored_parameters(run)[0] * run.bytes.stored
-    w, g, t, p = run.layout.dp * run.layout.cp, run.dividing, run.layout.tp, run.layout.pp
+    """Where tokens go; and, with hybrid sharding, the paper's own figure."""
+    w, g = run.layout.dp * run.layout.cp, run.dividing
     if run.model.experts:
-        print(f"P = {run.layout.ep} of G ranks divide E = {run.model.experts} experts, Ψe; Ψd: all others; T: a rank's")
-        print("tokens; k: experts of each; C: an expert's room; out, in: rows that leave and arrive.")
         routed.print_reached(run)
-    if run.layout.cp > 1:
-        print(f"W = {run.layout.dp} data x N = {run.layout.cp} context ranks; g: key/value heads to a query head.")
-    print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
-    print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
-    print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
-    print("of time; f: micro-batches in flight; layer: bytes that one keeps of each.")
     if w > g:
-        print_across_hosts(m, w, g)
-    print()
-    print_ptd()
+        print_across_hosts(stored_parameters(run)[0] * run.bytes.stored, w, g)

@@ -8,6 +8,7 @@ import numpy as np
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
 from minidist.claims.published import count_agreeing
@@ -118,10 +119,19 @@ def tiling_claims() -> list[Claim]:
     return found
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "Ψ": "parameters, with each unit's padding",
+        "N": "ranks",
+        "ψ": "parameters of one unit of the model",
+        "ψ_emb": "of its embedding",
+        "h": "64, inputs of a layer with 4h outputs",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """The letters of the claims, how little memory is needed, and which bandwidth the paper's examples need."""
-    print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit,")
-    print("ψ_emb of its embedding; h: 64, inputs of a layer with 4h outputs; t: tiles.")
+    """How little memory is needed, and how much is computed for each byte that is moved."""
     n, p, stage = run.ranks, run.bytes.stored, run.zero
     states = zero.model_states(run.model.parameters(n), n, stage, p, p, run.optimizer_bytes).total
     most = [f"{pool} {number(max(run.memory_of(NEEDED, pool)))}" for pool in ("device", "host", "disk")]
@@ -129,7 +139,11 @@ def print_closing(run: Run) -> None:
     print(f"{', '.join(most)}.")
     tokens = run.batch * run.context / n
     print(f"By the paper's equations {number(tokens)} tokens per rank and step are {number(tokens)} FLOP per")
-    print(f"byte of parameters and gradients, and {number(tokens / 4)} per byte of optimizer states.\n")
+    print(f"byte of parameters and gradients, and {number(tokens / 4)} per byte of optimizer states.")
+
+
+def print_tables() -> None:
+    """Which bandwidth the paper's examples need."""
     table = make_table(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))
     for what, example, ait in (
         ("parameters, gradients", "bsz 1", zero_infinity.ait_of_passes(1, zero_infinity.SEQ)),

@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist.claims import shaped
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.formulas.needs import follows_formula, peaks
 from minidist.formulas.shares import blocks_of, stored_parameters
@@ -299,12 +300,22 @@ def shared_gradients(run: Run) -> list[int]:
     return sent
 
 
-def print_letters(run: Run) -> None:
-    """Print what the formulas' letters mean."""
-    print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
-    print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
-    print("Ψi: parameters of a stage, which has l layers; ψ_emb: of the embedding; layer:")
-    print("bytes that one keeps of a micro-batch; f: micro-batches in flight.")
-    if run.layout.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
-        print(shaped.LETTERS)
-    print()
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "p, K, n, k": "stages",
+        "PP, D": "parts of the model: p, or in a V 2p",
+        "[2|p]": "1 if 2 divides p, otherwise 0",
+        "[3∤p]": "1 if 3 does not",
+        "r": "ranks of a stage",
+        "i": "one of them, from 1",
+        "m, M, N": "micro-batches",
+        "v, V": "chunks of a stage",
+        "F&B": "F and B that overlap",
+        "F, B, W": "forward, and backward for inputs and for weights, 1 each",
+        "Ψ": "parameters",
+        "Ψi": "those of a stage",
+        "ψ_emb": "of the embedding",
+        "l": "layers of a stage",
+        "f": "micro-batches in flight",
+    }

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.cli.tables import make_table, number, say, show
 from minidist.memory.partition import partitions
@@ -16,22 +17,36 @@ def count_agreeing(figures: Iterable[Figure]) -> str:
     return f"{sum(agree)} of {len(agree)}"
 
 
-def print_zero_closing(run: Run) -> None:
-    """What the letters of ZeRO's claims mean, and the paper's table 1 by the formulas that checked the run."""
+def zero_letters(run: Run) -> Letters:
+    """What the letters of ZeRO's claims mean."""
     psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
     padding = f", {number(padded)} with each unit's padding" * (padded > psi)
-    say(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
-    if run.ranks == 1:
-        print(f"One rank divides nothing and sends nothing. Use more:\n  mpirun -n 4 python -m minidist.{run.chapter}")
-    states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
-    p, k = run.bytes.stored, run.optimizer_bytes
-    undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total
-    if states[0] < undivided:
-        times = f"{undivided / states[0]:.2f} times as much"
-        say(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
+    return {
+        "Ψ": f"parameters{padding}",
+        "N": "ranks",
+        "Ψ_p": "those that stay on every rank (--persist)",
+        "ψ": "parameters of one unit of the model",
+        "ψ_emb": "of its embedding",
+        "ψ_kept": "of the unit that stays gathered",
+        "B": "elements of a bucket",
+    }
+
+
+def say_besides(run: Run) -> None:
+    """What rank 0 holds in addition to model states."""
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
-    say(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.")
-    print()
+    say(f"Rank 0 also holds activations ({number(activations)}) and fp32 workspace ({number(workspace)}).")
+
+
+def print_zero_closing(run: Run) -> None:
+    """What a run on one rank cannot show, and what else a rank holds."""
+    if run.ranks == 1:
+        print(f"One rank shards nothing and sends nothing. Use more:\n  mpirun -n 4 python -m minidist.{run.chapter}")
+    say_besides(run)
+
+
+def print_zero_tables() -> None:
+    """The paper's table 1 by the formulas that checked the run."""
     table = make_table(left=(), right=("N",))
     for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):
         table.add_column(f"{model}\n{stage}", justify="right")
@@ -58,18 +73,30 @@ def print_zero_table_2() -> None:
     print(f"{count_agreeing(computed)} cells by formula are as the paper prints them.")
 
 
+def offload_letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "Ψ": "parameters, with each unit's padding",
+        "N": "ranks",
+        "Ψ_p": "those that stay on every rank (--persist)",
+        "ψ": "parameters of one unit of the model",
+        "ψ_emb": "of its embedding",
+        "M": "Ψ, as the paper writes it",
+        "P": "forward and backward passes, of each unit 1 and 2",
+        "U": "updates, of each 4",
+    }
+
+
 def print_offload_closing(run: Run) -> None:
-    """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1, by trying all ways."""
-    say(
-        "Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding; M: Ψ, as the"
-        " paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4."
-    )
-    activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
-    say(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
+    """What else rank 0's device holds, and how long its host took."""
+    say_besides(run)
     if "waited ms" in (seen := run.counted[0]):
         took = f"The last update took {seen['update ms']:.1f} ms on rank 0's host, along with a step's passes"
         say(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
-    print()
+
+
+def print_offload_tables() -> None:
+    """The paper's table 1, by trying every partition."""
     table = make_table(
         left=("on the CPU",), right=("moved", "left on the GPU", "as printed", "times less", "as printed")
     )
@@ -87,11 +114,13 @@ def print_offload_closing(run: Run) -> None:
     print("Last row, 4M: the paper's own 8x and its section 3 say 2M.")
 
 
-def print_activations_closing(run: Run) -> None:
-    """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
-    print("Elements are those of one micro-batch; l: layers.")
-    print("b: sequences of a micro-batch; s: their length; h: width; a: heads;")
-    print("v: vocabulary, padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
+def tensor_letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {"Ψcut": "sharded parameters", "Ψrest": "replicated ones", "v": "vocabulary, padded", "t": "ranks"}
+
+
+def print_activations_tables() -> None:
+    """Korthikanti's table 2 for the paper's own models."""
     table = make_table(
         left=("model",),
         right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),

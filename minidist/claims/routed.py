@@ -6,6 +6,7 @@ import numpy as np
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims
 from minidist.cli.tables import make_table, say, show
@@ -154,21 +155,40 @@ def print_reached(run: Run) -> None:
         say(f"A token goes to {mean:.2f} of {len(reached)} hosts on average, and to {most} at most.")
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "Ψ": "parameters without experts",
+        "Ψe": "parameters of a rank's experts",
+        "Ψd": "all others",
+        "ψₑ": "those of one expert",
+        "N": f"{run.ranks} ranks",
+        "P": f"{run.layout.ep} of them, which share the experts",
+        "E": f"{run.model.experts} experts",
+        "k": f"{run.model.top} of a token",
+        "r": "layers that are recomputed",
+        "T": "tokens of a rank",
+        "C": "an expert's room",
+        "cf": "its capacity factor",
+        "α": "weight of the balance loss",
+        "out": "rows that leave",
+        "in": "rows that arrive",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """The letters; what the trained routers do; sizes of published mixtures."""
-    p, e, k = run.layout.ep, run.model.experts, run.model.top
-    say(
-        f"N = {run.ranks} ranks share the batch, and P = {p} of them the E = {e} experts; k = {k}. T:"
-        " tokens of a rank; C: an expert's room; out, in: rows that leave and arrive. Ψe: a rank's experts; Ψd: all"
-        " other parameters; ψₑ: one expert; h: width; l: layers."
-    )
+    """What the trained routers do."""
+    e = run.model.experts
     loads = np.sum([chosen for of in run.counted for chosen in of["forwards"]], axis=0)
     dropped = sum(of["dropped"] for of in run.counted) / loads.sum()
     say(
         f"In the last step the busiest expert got {loads.max() / loads.sum():.1%} of all choices (uniform:"
         f" {1 / e:.1%}), and {dropped:.1%} of all choices were dropped."
     )
-    print()
+
+
+def print_tables() -> None:
+    """Sizes of published mixtures."""
     table = make_table(left=("model",), right=("billions", "as printed", "of a token", "as printed"))
     for name, pair in mixtral.SIZES.items():
         table.add_row(name, *(cell for figure in pair for cell in (figure.shown(), figure.printed)))

@@ -1,20 +1,61 @@
 """Claims on the screen: what the paper says, the number that this gives for this run, and what was counted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from minidist.claims.claim import Claim
+from minidist.claims.letters import Letters, legend
 from minidist.claims.proof import Proof, print_proof
 from minidist.claims.run import Run
 from minidist.cli.tables import make_table, mark, number, say, show
 
 
-def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None], proof: Proof | None = None) -> None:
-    """Losses, what was proved, the claims, and what the paper prints for its own models (`closing`)."""
+def print_report(run: Run, claims: Sequence[Claim], letters: Letters, period: str, proof: Proof | None = None) -> None:
+    """Losses, what was proved, what happened in a line, and the claims with their letters. period: what they are
+    about, such as one step."""
     print_summary(run)
     print_proof(proof)
     if claims:
-        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        closing(run)
+        print()
+        say(f"{verdict(claims)} {outcome(run)}")
+        print()
+        print_claims(claims, f"On each rank, in {period}: what the papers promise, and what was counted", letters)
+
+
+def verdict(claims: Sequence[Claim]) -> str:
+    """How many claims hold."""
+    failed, n = sum(not claim.holds for claim in claims), len(claims)
+    if failed:
+        return f"{failed} of {n} claims do{'es' * (failed == 1)} not hold."
+    return f"All {n} claims hold." if n > 1 else "The claim holds."
+
+
+def outcome(run: Run) -> str:
+    """What a rank held and sent, as parts of what one process would hold and data parallelism would send."""
+    states = [sum(held[kind] for kind in ("parameters", "gradients", "optimizer")) for held in run.memory]
+    most, p = max(states), run.bytes.stored
+    whole = (2 * p + run.optimizer_bytes) * run.model.parameters()
+    who = "Each rank" if min(states) == most and run.ranks > 1 else "The fullest rank" if run.ranks > 1 else "It"
+    where = " on its device" * any(held["all"] for rank in run.below for held in rank.values())
+    held = f"{who} held {number(most)} bytes of model states{where}, {part_of(most, whole)}"
+    sent = max(run.sent_by(rank) for rank in range(run.ranks))
+    usual = 2 * p * run.model.parameters() * (run.ranks - 1) / run.ranks
+    return f"{held}, and sent {times(sent, usual)} data parallelism." if usual else f"{held}."
+
+
+FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7: "a seventh", 8: "an eighth"}
+
+
+def part_of(value: float, whole: float) -> str:
+    """A part in words: a quarter of 3,372,032."""
+    for n, name in {1: "all", **FRACTIONS}.items():
+        if abs(value * n / whole - 1) < 0.005:
+            exact = value * n == whole
+            return f"{'' if exact or n == 1 else 'about '}{name} of {number(whole)}"
+    return f"{100 * value / whole:.3g} % of {number(whole)}"
+
+
+def times(value: float, whole: float) -> str:
+    return "as much as" if round(value / whole, 2) == 1 else f"{value / whole:.3g} times as much as"
 
 
 def print_summary(run: Run) -> None:
@@ -41,32 +82,26 @@ def describe_training(run: Run) -> str:
     return ", ".join(name for name, is_so in others.items() if is_so)
 
 
-def print_claims(claims: Sequence[Claim], title: str) -> None:
+# Where the claim's name does not tell: "tokens of a rank".
+UNITS = {"bytes": "B", "elements": "el", "T_F": "T_F", "%": "%", "M": "M"}
+
+
+def print_claims(claims: Sequence[Claim], title: str, letters: Letters) -> None:
     """The table of claims on each rank and, if there are any, the table of claims on all ranks together."""
     for scope, heading in (("each rank", title), ("all ranks", "On all ranks together")):
         rows = [claim for claim in claims if claim.scope == scope]
-        table = make_table(left=("paper", "claim", "formula"), right=("expected", "counted"))
+        table = make_table(left=("paper", "claim", "formula"), right=("expected", "counted"), narrow=True)
+        table.add_column("unit")
         table.add_column("", no_wrap=True)
         for claim in rows:
             numbers = (number(claim.expected), number(claim.counted))
-            table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
+            unit = UNITS.get(claim.unit, "")
+            table.add_row(claim.source, claim.claim, claim.formula, *numbers, unit, mark(claim.holds))
         if rows:
             show(heading, table)
-    if units := describe_units(claims):
-        say(units)
+    units = "B: bytes." + " el: elements of one micro-batch." * any(claim.unit == "elements" for claim in claims)
+    say(f"{units} {legend([claim.formula for claim in claims], letters)}")
     _print_failures(claims)
-
-
-def describe_units(claims: Sequence[Claim]) -> str:
-    """Whether volumes are in bytes or in elements. The names of other claims tell their unit."""
-    units = {claim.unit for claim in claims}
-    if "bytes" not in units:
-        return ""
-    if units == {"bytes"}:
-        return "All in bytes."
-    in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
-    shared = " R ranks share a step's tokens." * ("tokens" in units)
-    return f"Volumes in bytes{f'; in elements: {in_elements}' * bool(in_elements)}.{shared}"
 
 
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:

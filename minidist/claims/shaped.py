@@ -13,8 +13,6 @@ SOURCES |= dict.fromkeys(("dualpipe", "dualpipe-v"), "DSV3 table 2")
 IN_FLIGHT = {"zb-v": "2p", "v-half": "p+3 or p+2", "v-min": "2⌊(p+4)/3⌋", "chimera": "D/2+1 to D; N>D: D"}
 IN_FLIGHT |= dict.fromkeys(("dualpipe", "dualpipe-v"), "PP+1")
 MESSAGES = dict.fromkeys(pipelines.FOLDED, "m") | dict.fromkeys(pipelines.CROSSED, "(m/2)")
-LETTERS = """PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overlap; [2|p]: 1
-if 2 divides p, otherwise 0; messages: as many to each neighbor."""
 
 
 def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[float]) -> list[Claim]:

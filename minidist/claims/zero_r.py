@@ -1,7 +1,7 @@
 """What ZeRO says about activations and buffers, next to what a run held, sent and moved."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.published import print_zero_table_2
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.claims.tensor import collectives, lettered, total_claims, volume_claim
 from minidist.claims.zero import states_claims
@@ -112,16 +112,22 @@ def checkpoint_claims(run: Run) -> list[Claim]:
     ]
 
 
+def letters(run: Run) -> Letters:
+    """What the letters of its claims mean."""
+    return {
+        "d": f"{run.layout.dp} data ranks",
+        "t": f"{run.layout.tp} tensor ranks",
+        "Ψr": "a rank's parameters, padded",
+        "Ψrest": "its replicated ones",
+        "ψ": "those of one unit of the model",
+        "ψ_emb": "those of the embedding",
+        "B": "elements of the buffer (--bucket-size)",
+    }
+
+
 def print_closing(run: Run) -> None:
-    """Print what the letters mean, what a fused buffer would take, and the paper's table 2."""
-    p, t = run.bytes.stored, run.layout.tp
-    d, psi = run.layout.dp, stored_parameters(run)[0]
-    say(
-        f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its sequences, s long,"
-        " of a micro-batch; h: width; B: elements of the buffer (--bucket-size)."
-    )
+    """What a fused buffer would take."""
+    p, d, psi = run.bytes.stored, run.layout.dp, stored_parameters(run)[0]
     fused, constant = p * psi, p * buffer_size(run.bucket_size or psi, d, psi)
     if fused > constant:
         say(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
-    print()
-    print_zero_table_2()

@@ -138,6 +138,7 @@ class FileOptions:
     host_memory: int | None = option(None, memory_size, "SIZE", HIDDEN)
     memory_plot: str | None = output("draw what it holds; --witness: check it (slow)")
     witness: bool = flag(HIDDEN)
+    published: bool = flag("print the papers' own tables, by the formulas that checked the run")
 
     @property
     def quiet(self) -> bool:

@@ -16,12 +16,12 @@ def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequ
     show(title, table)
 
 
-def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
-    """An empty rich table, its first columns left-aligned and the others right-aligned."""
+def make_table(left: Sequence[str], right: Sequence[str], narrow: bool = False) -> Any:
+    """An empty rich table, its first columns left-aligned and the others right-aligned. narrow: one space apart."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0 if narrow else 1, 0, 0), show_edge=False, pad_edge=False)
     for heading in left:
         table.add_column(heading, overflow="fold")
     for heading in right:

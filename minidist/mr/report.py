@@ -9,7 +9,7 @@ from typing import Any
 
 from minidist import FileFailed
 from minidist.claims.claim import Claim, claims_as_rows
-from minidist.claims.screen import print_claims
+from minidist.claims.screen import print_claims, verdict
 from minidist.cli.paths import write_json
 from minidist.cli.progress import StatusLine
 from minidist.mr.plan import MB, Plan, Record
@@ -261,9 +261,14 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
         print(f"minidist: error: {failure_text(outcome.failure)}", file=sys.stderr)
     elif rank == 0 and json != "-":
         print_outcome(plan, outcome)
-        print_claims(checked, "What the paper promises, and what was counted")
-        of = "a map's distinct keys" if plan.combine else "all pairs"
-        print(f"Σ |k|+|v|+2: over {of}, bytes of key, value, tab, line feed.")
+        print(f"\n{verdict(checked)}\n")
+        over = "each of a map's distinct keys" if plan.combine else "each pair"
+        letters = {
+            "M": "map tasks",
+            "R": "reduce tasks",
+            "k, v": f"bytes of key and value, of {over}, with tab and line feed",
+        }
+        print_claims(checked, "What the paper promises, and what was counted", letters)
         if replaced := outcome.stats["undecodable sequences"]:
             print(f"{replaced:,} sequences of the input are no UTF-8, and became U+FFFD.")
             print("If it is in another encoding, convert it first (iconv).")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol
 
 from minidist import command, contents
 from minidist.claims.claim import Claim
-from minidist.claims.published import print_zero_closing
+from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.cli.fields import fill, parse
 from minidist.cli.options import Parser, in_one_process
@@ -96,6 +96,7 @@ class Chapter(Training[Own]):
     """A chapter that trains in the common loop: how a command line becomes an engine, and what its papers promise."""
 
     pooled = True
+    period: ClassVar[str] = "one step"  # that its claims are about
     states: ClassVar[int] = 16  # the least bytes that memory must hold per parameter, with gradient and optimizer state
     needs: ClassVar[Estimate | None] = None  # what each rank's device will need, by formula
 
@@ -128,9 +129,16 @@ class Chapter(Training[Own]):
         """How one process does the same; None: it is one."""
         return PLAIN
 
+    def letters(self, run: Run) -> Letters:
+        """What the letters of its claims' formulas mean."""
+        return {}
+
     def closing(self, run: Run) -> None:
-        """Printed below the claims: letters, figures of its paper."""
-        print_zero_closing(run)
+        """Printed below the claims: what else is to be said of this run."""
+
+    def published(self) -> None:
+        """Printed with --published: the papers' own tables, by the formulas that checked the run."""
+        print("Figures of its papers: python -m minidist papers --run")
 
     def title(self, job: Job[Own]) -> str:
         """Above a picture of what a rank holds."""

@@ -17,7 +17,7 @@ def show_clocks(comm: Comm, timeline: Timeline, job: Job, trace: str | None) -> 
     if not job.files.quiet:
         flushes = SCHEDULES[layout.schedule].flushes
         what = "Last step" if flushes else "Beginning"
-        print(f"{what}, simulated time: F forward, B input and W weight gradient")
+        print(f"\n{what}, simulated time: F forward, B input and W weight gradient")
         print_timelines("", [timelines[rank] for rank in pipelines[0]], not flushes, layout.chunks)
     if trace:
         write_trace(trace, timelines, pipelines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, context_parallel, train
-from minidist.claims.context import attention_bytes, claims, print_closing
+from minidist.claims.context import attention_bytes, claims, letters, print_closing
 from minidist.claims.described import described
 from minidist.cli.fields import output, part, whole
 from minidist.cli.paths import write_json, write_output
@@ -52,7 +52,8 @@ def watch_forward(job: Job, engine: Engine) -> AttentionClock:
 
 class ContextParallelChapter(Chapter[SequenceOptions]):
     name, doc, options = "context_parallel", context_parallel.__doc__, SequenceOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    letters, closing = staticmethod(letters), staticmethod(print_closing)
     cases = {
         "": "",
         "all-gather": "--scheme all-gather --positions contiguous",

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from minidist import data_parallel
+from minidist.claims import published
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
@@ -28,7 +29,8 @@ B = TypeVar("B", bound=Buckets)
 class OnDataAxis(Chapter[B]):
     """A chapter whose gradients may be summed in buckets."""
 
-    needs = staticmethod(needs)
+    needs, letters = staticmethod(needs), staticmethod(published.zero_letters)
+    closing, published = staticmethod(published.print_zero_closing), staticmethod(published.print_zero_tables)
 
     def checked(self, job: Job[B]) -> Job[B]:
         return replace(job, settings=replace(job.settings, bucket_size=job.own.bucket_size))

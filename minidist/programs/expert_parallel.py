@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import UsageError, expert_parallel
-from minidist.claims import routed as claims
+from minidist.claims import routed
 from minidist.claims.run import Run
 from minidist.cli.fields import option, output, part, whole
 from minidist.cli.options import at_least
@@ -90,7 +90,7 @@ def print_hosts(run: Run) -> None:
     """Print how many copies of a token leave its host: with this run's routers, and with a uniformly random router in
     this layout and in DeepSeek-V3's."""
     hosts = len(run.counted[0]["hosts"])
-    claims.print_reached(run)
+    routed.print_reached(run)
     print()
     tokens = sum(sum(rank["hosts"]) for rank in run.counted)
     mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
@@ -142,7 +142,8 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
 
 class ExpertParallelChapter(Chapter[ExpertOptions]):
     name, doc, options = "expert_parallel", expert_parallel.__doc__, ExpertOptions
-    claims, needs = staticmethod(claims.claims), staticmethod(needs)
+    claims, needs = staticmethod(routed.claims), staticmethod(needs)
+    letters, published = staticmethod(routed.letters), staticmethod(routed.print_tables)
     cases = {"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"}
 
     def layout(self, line: Line[ExpertOptions], ranks: int) -> Layout:
@@ -174,7 +175,7 @@ class ExpertParallelChapter(Chapter[ExpertOptions]):
         return found
 
     def closing(self, run: Run) -> None:
-        claims.print_closing(run)
+        routed.print_closing(run)
         if run.counted[0]["hosts"]:
             print_hosts(run)
 

@@ -113,7 +113,8 @@ def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
 
 class FSDPChapter(Chapter[FSDPOptions]):
     name, doc, options = "fsdp", fsdp.__doc__, FSDPOptions
-    claims, closing = staticmethod(claims), staticmethod(papers.print_closing)
+    claims, letters = staticmethod(claims), staticmethod(papers.letters)
+    closing, published = staticmethod(papers.print_closing), staticmethod(papers.print_figures)
     cases = {
         **{name: f"--forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
         "context": "--cp {axis}",

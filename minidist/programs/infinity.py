@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, infinity
-from minidist.claims.infinity import bandwidth_table, claims, print_closing
+from minidist.claims.infinity import bandwidth_table, claims, letters, print_closing, print_tables
 from minidist.cli.fields import first_given, flag, option, path_to
 from minidist.cli.options import memory_size
 from minidist.cli.paths import check_room
@@ -65,6 +65,8 @@ def needs(asked: Asked) -> list[Needs]:
 class InfinityChapter(Chapter[InfinityOptions]):
     name, doc, options = "infinity", infinity.__doc__, InfinityOptions
     claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    published, letters = staticmethod(print_tables), staticmethod(letters)
+
     states = 2
     cases = {f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)}
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from minidist import UsageError, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
 from minidist.claims.proof import PHASE
-from minidist.claims.published import print_zero_closing
+from minidist.claims.published import print_zero_closing, print_zero_tables, zero_letters
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.fields import first_given, option, whole
 from minidist.cli.options import within
-from minidist.cli.tables import say
 from minidist.command import Job
 from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
@@ -41,7 +41,7 @@ def claims(run: Run) -> list[Claim]:
 class LocalSGDChapter(Chapter[LocalSGDOptions]):
     name, doc, options = "local_sgd", local_sgd.__doc__, LocalSGDOptions
     defaults = {"precision": "fp32"}
-    claims = staticmethod(claims)
+    claims, period = staticmethod(claims), "T steps"
     cases = {"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"}
 
     def checked(self, job: Job[LocalSGDOptions]) -> Job[LocalSGDOptions]:
@@ -67,10 +67,10 @@ class LocalSGDChapter(Chapter[LocalSGDOptions]):
         steps = {key: n for key, n in ever if key[1] != PHASE}
         return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
 
-    def closing(self, run: Run) -> None:
-        """Print what the formulas' letters mean."""
-        say("T: steps; H: steps from one averaging to the next (--every).")
-        print_zero_closing(run)
+    closing, published = staticmethod(print_zero_closing), staticmethod(print_zero_tables)
+
+    def letters(self, run: Run) -> Letters:
+        return {"T": "steps", "H": "steps from one averaging to the next (--every)", **zero_letters(run)}
 
 
 CHAPTER = LocalSGDChapter()

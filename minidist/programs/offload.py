@@ -6,10 +6,10 @@ from typing import Any
 
 from minidist import UsageError, offload
 from minidist.checkpoints import checkpoint
+from minidist.claims import published as tables
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
 from minidist.claims.offload import below, link_claims, memory_claims, optimum_claims, time_claims
-from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
 from minidist.cli.fields import choice, option, part, whole
@@ -76,7 +76,9 @@ def needs(asked: Asked) -> list[Needs]:
 
 class OffloadChapter(Chapter[OffloadOptions]):
     name, doc, options = "offload", offload.__doc__, OffloadOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_offload_closing)
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(tables.print_offload_closing)
+    letters, published = staticmethod(tables.offload_letters), staticmethod(tables.print_offload_tables)
+
     cases = {f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)} | {
         "all": "--zero 3 --parameters host"
     }

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, parallel3d
-from minidist.claims.grid import claims, print_closing
+from minidist.claims.grid import claims, letters, print_closing
+from minidist.claims.published import print_ptd
 from minidist.cli.fields import HIDDEN, choice, first_given, output, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
@@ -103,7 +104,8 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
 
 class Parallel3DChapter(Chapter[GridOptions]):
     name, doc, options = "parallel3d", parallel3d.__doc__, GridOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
+    closing, published = staticmethod(print_closing), staticmethod(print_ptd)
     ranks = (8,)
     cases = {
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},

@@ -127,7 +127,7 @@ def print_drained(save_every: int | None) -> None:
 
 class PipelineChapter(Chapter[PipelineOptions]):
     name, doc, options = "pipeline", pipeline.__doc__, PipelineOptions
-    needs, closing = staticmethod(needs), staticmethod(promised.print_letters)
+    needs, letters = staticmethod(needs), staticmethod(promised.letters)
     cases = {name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY}
 
     def parser(self) -> Parser:

@@ -11,6 +11,7 @@ from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
 from minidist.claims.described import described
+from minidist.claims.letters import Letters
 from minidist.claims.proof import proof_claims
 from minidist.claims.run import Run, run_of
 from minidist.claims.screen import print_report
@@ -29,7 +30,14 @@ class Promises(Protocol):
 
     def claims(self, run: Run) -> list[Claim]: ...
 
+    @property
+    def period(self) -> str: ...
+
+    def letters(self, run: Run) -> Letters: ...
+
     def closing(self, run: Run) -> None: ...
+
+    def published(self) -> None: ...
 
     def title(self, job: Job) -> str: ...
 
@@ -93,7 +101,12 @@ def train_and_report(
     checked += proof_claims(job.proof, run.loss, job.training.precision) if complete else []
     if not files.quiet:
         with suppress(BrokenPipeError):  # the reader (head, less) has left
-            print_report(run, checked, chapter.closing, job.proof)
+            print_report(run, checked, chapter.letters(run), chapter.period, job.proof)
+            if checked:
+                chapter.closing(run)
+            if files.published:
+                print()
+                chapter.published()
             print_witness(run)
     if files.json:
         write_json(files.json, run.as_json(checked))

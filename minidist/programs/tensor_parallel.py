@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import tensor_parallel
-from minidist.claims.published import print_activations_closing
+from minidist.claims.published import print_activations_tables, tensor_letters
 from minidist.claims.tensor import claims
 from minidist.cli.fields import flag
 from minidist.cli.shared import Line
@@ -25,7 +25,8 @@ class TensorOptions:
 
 class TensorParallelChapter(Chapter[TensorOptions]):
     name, doc, options = "tensor_parallel", tensor_parallel.__doc__, TensorOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_activations_closing)
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    letters, published = staticmethod(tensor_letters), staticmethod(print_activations_tables)
     count = staticmethod(count_with_dropout)
     cases = {"": "", "sequence": "--sequence-parallel"}
 

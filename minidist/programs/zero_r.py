@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, train, zero_r
-from minidist.claims.zero_r import claims, print_closing
+from minidist.claims.published import print_zero_table_2
+from minidist.claims.zero_r import claims, letters, print_closing
 from minidist.cli.fields import choice, first_given, flag, output, whole
 from minidist.cli.options import memory_size
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
@@ -77,7 +78,8 @@ def check_search(own: ZeROROptions, files: FileOptions) -> None:
 class ZeRORChapter(OnDataAxis[ZeROROptions]):
     name, doc, options = "zero_r", zero_r.__doc__, ZeROROptions
     defaults = {"recompute": "full"}
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
+    closing, published = staticmethod(print_closing), staticmethod(print_zero_table_2)
     cases = {name: f"--activations {name}" for name in ("partitioned", "host")}
 
     def layout(self, line: Line[ZeROROptions], ranks: int) -> Layout:

@@ -14,7 +14,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.described import described
 from minidist.claims.proof import Proof, print_proof, proof_claims
 from minidist.claims.run import Run, run_of
-from minidist.claims.screen import print_claims, print_summary
+from minidist.claims.screen import print_claims, print_summary, verdict
 from minidist.cli.paths import say_written, write_json
 from minidist.cli.tables import print_table
 from minidist.command import Job
@@ -85,6 +85,18 @@ def report(job: Job, whole: Whole, outcomes: Sequence[TrainedRun], proofs: Seque
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
+LETTERS = {
+    "S": "keys",
+    "S_i": "those of one server",
+    "W": "workers",
+    "k": "servers",
+    "N": "ranks",
+    "r": "copies",
+    "T": "iterations",
+    "L": "lists of keys",
+}
+
+
 def print_proofs(outcomes: Sequence[TrainedRun], proofs: Sequence[Proof | None]) -> None:
     """The trainings that were proved, and how; or why none was."""
     names = {outcome.plan.name: proof for outcome, proof in zip(outcomes, proofs, strict=True) if proof}
@@ -141,10 +153,9 @@ def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
     title = "On each rank, in one iteration: what the papers promise, and what was counted"
     if len(checked) > 1:
         title = f"On each rank, in one iteration, in each of these {len(checked)} trainings"
-    print()
-    print_claims(made, title)
-    print("S: keys, S_i: of one server; W: workers; k: servers; N: ranks; r: copies;")
-    print("T: iterations; L: lists of keys. PS: Li et al. 2014; SSP: Ho et al. 2013.")
+    print(f"\n{verdict(made)}\n")
+    print_claims(made, title, LETTERS)
+    print("PS: Li et al. 2014; SSP: Ho et al. 2013.")
     print("A message has a header of 96 bytes more, not counted here.")
 
 

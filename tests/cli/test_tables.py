@@ -3,32 +3,54 @@
 import pytest
 
 from minidist.claims.claim import Claim
-from minidist.claims.screen import describe_units, print_claims
+from minidist.claims.letters import legend
+from minidist.claims.screen import part_of, print_claims, times, verdict
 from minidist.cli.tables import make_table, number, show
 
 
-def claim(name, unit):
-    return Claim("a paper", name, "f(N)", 1, 1, unit)
+def claim(name, unit, counted=1):
+    return Claim("a paper", name, "f(N)", 1, counted, unit)
+
+
+def test_a_table_says_what_its_numbers_count(capsys):
+    print_claims([claim("held", "bytes"), claim("calls", "calls"), claim("sent", "elements")], "", {"N": "ranks"})
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[5:-1] for line in printed if line[:2] == ["a", "paper"]] == [["1", "B"], ["1"], ["1", "el"]]
+    assert " ".join(printed[-1]) == "B: bytes. el: elements of one micro-batch. N: ranks."
+
+
+def test_letters_are_those_that_occur():
+    """The longest first; words are no letters."""
+    known = {"ψ": "of a unit", "ψ_emb": "of the embedding", "Ψ, M": "all", "out": "rows", "t": "ranks"}
+    assert legend(["2(max of 2 ψ_emb)", "one process's", "tokens/R"], known) == (
+        "ψ_emb: of the embedding; R: ranks that share a step's tokens."
+    )
+    assert legend(["2M + 2as/ht", "l·2·out"], known) == (
+        "M: all; out: rows; t: ranks; l: layers; s: positions of a sequence; h: width; a: heads."
+    )
+    assert legend(["nothing else", "0"], known) == ""
+
+
+def test_how_many_claims_hold():
+    holds, fails = claim("held", "bytes"), claim("held", "bytes", 2)
+    assert verdict([holds]) == "The claim holds."
+    assert verdict([holds, holds]) == "All 2 claims hold."
+    assert verdict([holds, fails, fails]) == "2 of 3 claims do not hold."
+    assert verdict([holds, fails]) == "1 of 2 claims does not hold."
 
 
 @pytest.mark.parametrize(
-    ("claims", "line"),
-    [
-        ([claim("held", "bytes"), claim("sent", "bytes")], "All in bytes."),
-        ([claim("held", "bytes"), claim("calls", "calls")], "Volumes in bytes."),
-        (
-            [claim("held", "bytes"), claim("sent", "elements"), claim("calls", "calls"), claim("got", "elements")],
-            "Volumes in bytes; in elements: sent, got.",
-        ),
-        (
-            [claim("held", "bytes"), claim("share", "tokens")],
-            "Volumes in bytes. R ranks share a step's tokens.",
-        ),
-        ([claim("idle", ""), claim("calls", "calls")], ""),
-    ],
+    ("value", "words"),
+    [(960, "all of 960"), (240, "a quarter of 960"), (321, "about a third of 960"), (500, "52.1 % of 960")],
 )
-def test_a_table_says_what_its_numbers_count(claims, line):
-    assert describe_units(claims) == line
+def test_parts_in_words(value, words):
+    assert part_of(value, 960) == words
+
+
+def test_times_in_words():
+    assert [times(n, 10) for n in (15, 10, 10.01, 4.15, 0)] == [
+        *("1.5 times as much as", "as much as", "as much as", "0.415 times as much as", "0 times as much as")
+    ]
 
 
 def test_thousands_are_apart():
@@ -47,7 +69,7 @@ def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):
 def test_claims_on_all_ranks_together_have_a_heading(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     together = Claim("a paper", "read too late", "0", 0, 2, "reads", "all ranks")
-    print_claims([claim("held", "bytes"), together, claim("sent", "bytes")], "On each rank")
+    print_claims([claim("held", "bytes"), together, claim("sent", "bytes")], "On each rank", {})
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     heading = lines.index("On all ranks together")
     each, below = "\n".join(lines[:heading]), "\n".join(lines[heading:])
@@ -55,5 +77,5 @@ def test_claims_on_all_ranks_together_have_a_heading(monkeypatch, capsys):
     assert ("held" in each, "sent" in each, "read too late" in each) == (True, True, False)
     assert ("held" in below, "read too late" in below, "✗" in below) == (False, True, True)
     assert lines[-1] == "does not hold: a paper, read too late: 0 reads promised, 2 counted"
-    print_claims([claim("held", "bytes")], "On each rank")
+    print_claims([claim("held", "bytes")], "On each rank", {})
     assert "together" not in capsys.readouterr().out
