@@ -18,9 +18,11 @@ from typing import Any, Protocol
 from minidist import contents
 from minidist.checkpoints import checkpoint
 from minidist.cli.progress import Progress
+from minidist.cli.step_log import StepLog
 from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.memory import plot
+from minidist.memory.pool import NEEDED
 from minidist.nn.layers import Tokens, micro_batches
 from minidist.nn.sample import generate
 
@@ -58,6 +60,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
     drawn = (engine.steps + steps) // 2 if files.memory_plot else None  # amid all schedules
     history = History([], [])
     progress = Progress(steps, shown=comm.rank == 0 and not files.quiet)
+    log = StepLog(files.log if comm.rank == 0 else None, goes_on=engine.steps > 0)
     try:
         for step in range(engine.steps, steps):
             begin, updates = time.perf_counter(), engine.updates
@@ -77,11 +80,23 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
             if comm.rank == 0:
                 history.losses.append(sum(parts))
                 progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
+                log.write(
+                    step=step + 1,
+                    loss=history.losses[-1],
+                    grad_norm=engine.norm,
+                    lr=engine.settings.learning_rate(updates),
+                    loss_scale=engine.loss_scale.scale,
+                    updated=engine.updates > updates,
+                    sent=comm.ledger.by_phase(),  # by this rank, 0
+                    peak_bytes=engine.peak_bytes()[NEEDED],  # of its device, since the run began
+                    ms=history.milliseconds[-1],
+                )
             if files.save and files.save_every and (step + 1) % files.save_every == 0 and step + 1 < steps:
                 checkpoint.save(files.save, engine, comm, about(job, comm.size), files.keep)
         engine.settle()
     finally:
         progress.close()
+        log.close()
     return history
 
 

@@ -21,6 +21,7 @@ EVERYWHERE: Letters = {
     "s": "positions of a sequence",
     "h": "width",
     "a": "heads",
+    "r": "layers whose forward is recomputed, of a micro-batch",
     "R": "ranks that share a step's tokens",
 }
 

@@ -166,7 +166,6 @@ def letters(run: Run) -> Letters:
         "P": f"{run.layout.ep} of them, which share the experts",
         "E": f"{run.model.experts} experts",
         "k": f"{run.model.top} of a token",
-        "r": "layers that are recomputed",
         "T": "tokens of a rank",
         "C": "an expert's room",
         "cf": "its capacity factor",

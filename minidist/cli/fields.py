@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from minidist.cli.options import Parser, at_least, path_name
 from minidist.mpi import environment
 
-HIDDEN = SUPPRESS  # as help: the help of another option names this one
 T = TypeVar("T")
 
 
@@ -85,9 +84,9 @@ def ranks_option() -> Any:
     return option(None, at_least(1, at_most=environment.MOST_HERE), "N", "in this process, without mpirun")
 
 
-def part(kind: type[Any], listed: bool = True) -> Any:
-    """A field whose value is another dataclass of options, at this place of --help. listed: whether --help shows it."""
-    return field(default_factory=kind, metadata={"part": kind, "listed": listed})
+def part(kind: type[Any]) -> Any:
+    """A field whose value is another dataclass of options, at this place of --help."""
+    return field(default_factory=kind, metadata={"part": kind})
 
 
 # ---- between dataclasses and a parser --------------------------------------------------------------------------------
@@ -107,15 +106,15 @@ def dest_of(each: Field[Any]) -> str:
     return (long or names_of(each))[0].lstrip("-").replace("-", "_")
 
 
-def fill(parser: Parser, kind: type[Any], group: Any = None, listed: bool = True) -> None:
+def fill(parser: Parser, kind: type[Any], group: Any = None) -> None:
     """Add the options of a dataclass to a parser, or to a group of it."""
     apart: dict[str, Any] = {}  # options of which only one may be given
     for each in fields(kind):
         says = each.metadata
         if "part" in says:
-            fill(parser, says["part"], group, listed and says["listed"])
+            fill(parser, says["part"], group)
             continue
-        how = dict(says["how"]) | ({} if listed else {"help": HIDDEN})
+        how = dict(says["how"])
         to = group or parser
         if exclusive := how.pop("apart", ""):
             to = apart.setdefault(exclusive, to.add_mutually_exclusive_group())

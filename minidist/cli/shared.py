@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from minidist.cli.fields import HIDDEN, Parsed, choice, fill, flag, option, output, part, path_to, ranks_option, whole
+from minidist.cli.fields import Parsed, choice, fill, flag, option, output, part, path_to, ranks_option, whole
 from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
 from minidist.memory.recompute import POLICIES
 from minidist.mpi.stops import TIMEOUT
@@ -91,8 +91,8 @@ def mixture_of(own: object) -> MixtureOptions:
 class TrainingOptions:
     """The training."""
 
-    steps: int = whole("N", "updates; --timeout S if a rank is silent", 200, least=0)
-    timeout: float = option(TIMEOUT, timeout, "S", HIDDEN)
+    steps: int = whole("N", "updates", 200, least=0)
+    timeout: float = option(TIMEOUT, timeout, "S", "that a rank may be silent")
     batch: int = option(16, at_least(1, at_most=10**9), "N", "sequences in a step, over all ranks")
     ranks: int | None = ranks_option()
     validate: int = option(8, at_least(0, at_most=10**6), "K", "batches at the end; 0: none")
@@ -105,8 +105,10 @@ class TrainingOptions:
     warmup: int = whole("N", "steps of warm-up", 20, least=0)
     weight_decay: float = option(0.1, within(0, 1e3), "X", "decoupled, on matrices")
     clip: float = option(1.0, within(0, 1e9), "X", "largest norm of gradients; 0: any")
-    seed: int = whole("N", "of all that is drawn; --no-prove: train at once", 0, least=0)
-    prove: bool | None = option(None, help=HIDDEN, action=argparse.BooleanOptionalAction)
+    seed: int = whole("N", "of all that is drawn; default: 0", 0, least=0)
+    prove: bool | None = option(
+        None, help="compare with one process first; default: if quick", action=argparse.BooleanOptionalAction
+    )
 
     @property
     def micro_batch(self) -> int:
@@ -122,28 +124,29 @@ class FileOptions:
         None,
         path_name,
         "FILE",
-        "a UTF-8 text, or JSONL: its --text-field NAME; default: help pages of Python",
+        "a UTF-8 text, or JSONL; default: help pages of Python",
         formerly="--text",
     )
     sample: int = option(0, at_least(0, LONGEST_SAMPLE), "N", "rank 0 prints N characters that the model writes")
-    text_field: str | None = option(None, some_text, "NAME", HIDDEN)
-    save: str | None = path_to("DIR", "a checkpoint at the end; --save-every K; --keep K newest")
-    save_every: int | None = whole("K", HIDDEN)
-    keep: int | None = whole("K", HIDDEN)
+    text_field: str | None = option(None, some_text, "NAME", "JSONL: the field of the text; default: text")
+    save: str | None = path_to("DIR", "a checkpoint at the end")
+    save_every: int | None = whole("K", "and after every K steps")
+    keep: int | None = whole("K", "the newest checkpoints alone; default: all")
     load: str | None = path_to("DIR", "go on from a checkpoint, or a file of --export")
-    export: str | None = output("one file (safetensors); --names huggingface: for them")
-    names: str | None = choice(NAMINGS, None, HIDDEN)
+    export: str | None = output("the parameters, in one file (safetensors)")
+    names: str | None = choice(NAMINGS, None, "minidist or huggingface; default: minidist")
+    log: str | None = output("write a line of JSON for every step")
     json: str | None = output("write the report for machines; - is standard output")
-    device_memory: int | None = option(None, memory_size, "SIZE", "that a rank can hold, such as 1500KB; --host-memory")
-    host_memory: int | None = option(None, memory_size, "SIZE", HIDDEN)
-    memory_plot: str | None = output("draw what it holds; --witness: check it (slow)")
-    witness: bool = flag(HIDDEN)
-    published: bool = flag("print the papers' own tables, by the formulas that checked the run")
+    device_memory: int | None = option(None, memory_size, "SIZE", "that a rank's device can hold, such as 1500KB")
+    host_memory: int | None = option(None, memory_size, "SIZE", "the same of its host")
+    memory_plot: str | None = output("draw what a rank holds in the course of a step")
+    witness: bool = flag("check it with NumPy's own account (slow)")
+    published: bool = flag("the papers' own tables, by the formulas used here")
 
     @property
     def quiet(self) -> bool:
         """Whether standard output is for machines."""
-        return self.json == "-"
+        return "-" in (self.json, self.log)
 
 
 @dataclass(kw_only=True)

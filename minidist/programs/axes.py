@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError
-from minidist.cli.fields import HIDDEN, flag, option, part, whole
+from minidist.cli.fields import flag, option, part, whole
 from minidist.cli.options import at_least
 from minidist.cli.shared import MixtureOptions, ModelOptions, RoutingOptions
 from minidist.papers.context import POSITIONS, SCHEMES
@@ -75,11 +75,11 @@ def check_context(model: ModelOptions, scheme: str, n: int, t: int = 1) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DividedOptions(MixtureOptions):
-    """Experts, in a chapter on other axes: its help names them in one line."""
+    """Experts, in a chapter on other axes."""
 
-    experts: int = option(0, at_least(0, at_most=10_000), "E", "in place of an MLP; --ep --top --capacity --balance")
-    ep: int | None = whole("P", HIDDEN)
-    routing: RoutingOptions = part(RoutingOptions, listed=False)
+    experts: int = option(0, at_least(0, at_most=10_000), "E", "MLPs in place of each block's one; default: none")
+    ep: int | None = whole("P", "ranks that share the experts; default: as many as can")
+    routing: RoutingOptions = part(RoutingOptions)
 
 
 def check_mixture(mixture: MixtureOptions) -> None:

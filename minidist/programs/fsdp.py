@@ -48,7 +48,7 @@ class FSDPOptions:
     prefetch: int | None = whole("K", "units gathered ahead; default: 1")
     no_sync: bool = flag("reduce once for all micro-batches (--accumulate)")
     cp: int = whole("N", "divide sequences; --scheme, --positions", 1)
-    how: ContextOptions = part(ContextOptions, listed=False)
+    how: ContextOptions = part(ContextOptions)
     mixture: DividedOptions = part(DividedOptions)
 
 

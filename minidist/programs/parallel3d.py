@@ -8,7 +8,7 @@ from typing import Any
 from minidist import UsageError, parallel3d
 from minidist.claims.grid import claims, letters, print_closing
 from minidist.claims.published import print_ptd
-from minidist.cli.fields import HIDDEN, choice, first_given, output, part, whole
+from minidist.cli.fields import choice, first_given, output, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.ep.count import count as count_experts
@@ -17,6 +17,7 @@ from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp import fit as pipelines
+from minidist.pp.fit import CONTIGUOUS
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.axes import (
     ContextOptions,
@@ -44,16 +45,16 @@ class GridOptions:
     dp: int | None = whole("N", "data-parallel ranks; default: what the others leave")
     pp: int | None = whole("N", "stages; default: 2 if 2 or more ranks are left", formerly="--pipeline")
     tp: int | None = whole("N", "ranks that share each layer; default: 2 if possible", formerly="--tensor")
-    cp: int = whole("N", "divide sequences; --scheme, --positions", 1)
-    how: ContextOptions = part(ContextOptions, listed=False)
+    cp: int = whole("N", "context ranks: they shard sequences", 1)
+    how: ContextOptions = part(ContextOptions)
     mixture: DividedOptions = part(DividedOptions)
     zero: int = stage_option(1)
-    ranks_per_host: int | None = whole("G", "on a host, of dp: with --zero 3, or --host-limit H", also="--shard")
-    host_limit: int | None = whole("H", HIDDEN)
+    ranks_per_host: int | None = whole("G", "data ranks on a host: --zero 3 or --host-limit", also="--shard")
+    host_limit: int | None = whole("H", "hosts to which a token may go; default: any")
     schedule: str | None = choice(WITH_FLUSH, None, "with a flush: pipeline --draw all; default: 1f1b")
     micro_batches: int | None = whole("M", "in a step; default: about 8, or unpipelined 1", short="-m")
-    chunks: int | None = whole("V", "of a stage that has several; --contiguous N: llama3", short="-v")
-    contiguous: int | None = whole("N", HIDDEN)
+    chunks: int | None = whole("V", "chunks of a stage that has several; default: 2", short="-v")
+    contiguous: int | None = whole("N", CONTIGUOUS)
     trace: str | None = output("write the timelines for https://ui.perfetto.dev")
     sequence_parallel: bool = sequence_flag()
 

@@ -11,7 +11,7 @@ from minidist import UsageError, command, pipeline
 from minidist.claims import pipeline as promised
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
-from minidist.cli.fields import HIDDEN, choice, flag, option, output, parse, whole
+from minidist.cli.fields import choice, flag, option, output, parse, whole
 from minidist.cli.options import Parser, within
 from minidist.cli.paths import check_writable
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
@@ -71,10 +71,10 @@ class PipelineOptions:
     contiguous: int | None = whole("N", CONTIGUOUS)
     replicas: tuple[int, ...] | str = option((), stage_workers, "R,R,...", "pipedream: ranks of each stage; or auto")
     trace: str | None = output("write the timeline for https://ui.perfetto.dev")
-    draw: str | None = choice(("all", *SCHEDULES), None, "draw a schedule, or all; --costs F,B,W[,message[,F&B]]")
-    best: bool = flag("draw the fastest; --held X of 1F1B's activations")
-    held: float | None = option(None, within(0, 1000), "X", HIDDEN)
-    costs: tuple[float, ...] | None = option(None, times_of, "TIMES", HIDDEN)
+    draw: str | None = choice(("all", *SCHEDULES), None, "draw a schedule, or all")
+    best: bool = flag("draw the fastest")
+    held: float | None = option(None, within(0, 1000), "X", "within X times 1F1B's activations; default: 1")
+    costs: tuple[float, ...] | None = option(None, times_of, "TIMES", "F,B,W[,message[,F&B]], to draw; default: 1,1,1")
     pp: int | None = whole("P", "stages: to draw, 4; to train, as many as ranks", short="-p", formerly="--stages")
     zero_bubble_table: bool = flag("Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
 

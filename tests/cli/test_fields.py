@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from minidist import UsageError
-from minidist.cli.fields import HIDDEN, fill, flag, operand, option, output, outputs, parse, part
+from minidist.cli.fields import fill, flag, operand, option, output, outputs, parse, part
 from minidist.cli.options import Parser, at_least, memory_size
 from minidist.cli.shared import FileOptions, ModelOptions, TrainingOptions
 from minidist.programs.chapter import find_all
@@ -26,8 +26,8 @@ class Inner:
 class Outer:
     file: str = operand("FILE", "to be read")
     size: int = option(2000, memory_size, "SIZE", "how large", ("-s", "--size"), also="--bytes", shown="2KB")
-    inner: Inner = part(Inner, listed=False)
-    often: tuple[int, ...] = option((), at_least(0), "N", HIDDEN, action="append")
+    inner: Inner = part(Inner)
+    often: tuple[int, ...] = option((), at_least(0), "N", "several", action="append")
     quick: bool = flag("at once", apart="pace")
     slow: bool = flag("later", apart="pace", formerly="--lazy")
     report: str | None = output("for machines")
@@ -77,11 +77,11 @@ def test_what_cannot_be_is_one_line(line: str, says: str) -> None:
         parse(made(), line.split())
 
 
-def test_help_shows_defaults_and_not_what_is_hidden() -> None:
+def test_help_shows_every_option_with_its_default() -> None:
     text = made().format_help()
     assert "-s, --size SIZE  how large (default: 2KB)" in text
-    assert "--depth" not in text
-    assert "--often" not in text
+    assert "--depth" in text
+    assert "--often" in text
 
 
 EVERY = [ModelOptions, TrainingOptions, FileOptions, *(chapter.options for chapter in CHAPTERS.values())]
