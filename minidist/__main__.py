@@ -49,7 +49,7 @@ COMMANDS = {
         "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
     ),
     "to-fp32": Command(
-        "its parameters alone, in float32, as safetensors",
+        "write a checkpoint's parameters as float32 safetensors",
         "minidist.checkpoints.convert:to_fp32",
         "DIR FILE",
         "The parameters of a checkpoint in float32, in one file (safetensors).",
@@ -57,10 +57,10 @@ COMMANDS = {
     "explain": Command("what a DeepSpeed configuration means, in bytes", "minidist.deepspeed.explain:main"),
     "plan": Command("which layout of ranks for a model on a cluster", "minidist.plan.command:main"),
     "papers": Command("all that papers print, and how it comes out", "minidist.claims.papers:main"),
-    "recompute": Command("what a policy of --recompute keeps, runs again", "minidist.bench.recompute:main"),
+    "recompute": Command("what a policy of --recompute keeps and recomputes", "minidist.bench.recompute:main"),
     "audit": Command("what was sent, held, written, as others count it", "minidist.claims.audit:main", more=chapters),
     "mutants": Command(
-        "broken programs, the claims that fall under them",
+        "broken programs, and the claims that catch them",
         "minidist.claims.mutants:main",
         more=lambda: ([chapter.name for chapter in CHAPTERS],),
     ),

@@ -142,7 +142,7 @@ def check_interval(recompute: str, layers: int) -> None:
 def check_family(model: ModelOptions) -> None:
     """Raise UsageError for options of the other model."""
     if model.kv_heads and model.name != "llama":
-        raise UsageError("--kv-heads is of --model llama")
+        raise UsageError("--kv-heads works only with --model llama")
     if model.untied and model.name != "gpt":
         raise UsageError(f"--untied is of --model gpt: a {model.name} has a head of its own anyway")
 

@@ -61,7 +61,7 @@ class Loss:
 
 
 class Engine(Passes):
-    """Serial training: the truth to which every other engine is compared."""
+    """Serial training, the reference for every other engine."""
 
     comm: Any = None  # the ranks that share the batch, if there are others
     holds_a_stage = False  # whether other ranks hold other units

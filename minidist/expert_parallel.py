@@ -31,8 +31,8 @@ hides: its updates do not depend on the scale of gradients.)
 A router that sends everything to one expert makes one rank work and all others wait. The balance loss pulls it back.
 
 `--host-limit` restricts what the router chooses, and changes no message: a token still travels once to each of its
-experts, also if two of them are on one host. What it would save to send it once to each host, as DeepSeek-V3 does, is
-counted from the routers' choices alone.
+experts, also if two of them are on one host. Sending it once to each host, as DeepSeek-V3 does, would save bytes: how
+many is counted from the routers' choices alone.
 """
 
 from collections.abc import Sequence

@@ -146,7 +146,7 @@ class Offload(ZeRO2):
     # ---- how long everything takes, on the logical clock -------------------------------------------------------------
 
     def run_unit(self, unit: Unit, *arguments: Any) -> Array:
-        if self.direction == "forward":  # a forward that runs again is part of its backward's cost
+        if self.direction == "forward":  # a recomputed forward is part of its backward's cost
             self.clock.work(FORWARD)
         return super().run_unit(unit, *arguments)
 

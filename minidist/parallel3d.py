@@ -17,8 +17,8 @@ If the model has mixtures of experts, layout.ep of the data and context ranks di
 tokens, so a token finds its experts among them (`minidist/expert_parallel.py`). Tensor-parallel ranks have the same
 tokens, and cut each expert.
 
-No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
-parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
+No axis depends on what the others do: `grid` below applies them one after another. They share one thing, what each Flat
+of parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
 summed, and which rank counts it in the norm. Rank (i·p + j)·t + k works on the i-th share of each micro-batch, with the
 k-th part of every layer of the model's j-th stage. (With N context ranks, ((i·p + j)·N + n)·t + k has the n-th share of
 its positions.) Tensor parallelism sends most, so its ranks are next to each other; data parallelism sends least often,

@@ -1,7 +1,7 @@
 """The way through the units: forward and backward as loops over the model's units, each on a tape of its own.
 
 The engine (`minidist/engine.py`) decides what happens to a unit's Flats on the way; the loops here call it at the right
-moments. A segment keeps its activations, or only its input, and then runs again (`minidist/memory/recompute.py`).
+moments. A segment keeps its activations, or only its input, and is then recomputed (`minidist/memory/recompute.py`).
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
 
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
-    """Which units keep their activations and which run again. Only blocks ever run again: the embedding keeps little,
+    """Which units keep their activations and which are recomputed. Only blocks ever are: the embedding keeps little,
     and the head's backward follows its forward at once."""
     blocks = [unit for unit in units if isinstance(unit, Block)]
     first = units.index(blocks[0]) if blocks else len(units)
@@ -66,8 +66,8 @@ class Passes:
     device: Pool
     precision: Precision
     passed: Counter[int]  # by a batch's first sequence: tokens that ran forward, once for each unit
-    checkpoints: Store | None = None  # holds the inputs of segments that run again; None: a tape's store does
-    direction = "forward"  # or "backward", or "again": a forward that runs again for a backward
+    checkpoints: Store | None = None  # holds the inputs of recomputed segments; None: a tape's store does
+    direction = "forward"  # or "backward", or "again": a forward that is recomputed for a backward
 
     # ---- what the loops ask an engine -------------------------------------------------------------------------------
 

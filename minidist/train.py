@@ -1,4 +1,4 @@
-"""The training loop of every chapter; and serial training, the truth to which all chapters are compared.
+"""The training loop of every chapter; and serial training, the reference for all chapters.
 
     python -m minidist.train
     python -m minidist.train --data my.txt --steps 2000 --sample 500

@@ -6,8 +6,8 @@ Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion paramet
 arXiv 1910.02054, section 5.1.
 
 In data parallelism every rank makes the same update with the same optimizer state: 12Ψ bytes of master copy, momentum
-and variance, held N times. Here rank r keeps these for shard r of every unit and updates only shard r. It needs only
-the summed gradient of that shard, so the all-reduce splits into its two halves (section 7.1):
+and variance, replicated on N ranks. Here rank r keeps these for shard r of every unit and updates only shard r. It
+needs only the summed gradient of that shard, so the all-reduce splits into its two halves (section 7.1):
 
     gradients    reduce-scatter   each rank gets the sum of its shard       (N-1)/N·Ψ sent
     update       of the shard                                               nothing sent

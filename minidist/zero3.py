@@ -1,4 +1,4 @@
-"""ZeRO stage 3, P_os+g+p: parameters are divided, too. No model state is held N times any more.
+"""ZeRO stage 3, P_os+g+p: parameters are sharded, too. No model state is replicated any more.
 
     mpirun -n 4 python -m minidist.zero3
     mpirun -n 4 python -m minidist.zero3 --keep-last
@@ -32,7 +32,7 @@ are the same.
 The last unit's backward comes right after its forward. With --keep-last the unit stays gathered in between, and
 3Ψ - ψ_kept is sent; PyTorch's FSDP does this with its outermost unit. A head tied to the embedding reads the
 embedding's matrix. The embedding then stays gathered from its first use in a pass to its last: it is gathered once a
-pass, like every other unit, but lives longer.
+pass, as every unit is, but held longer.
 """
 
 from minidist import contents, ring

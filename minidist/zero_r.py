@@ -9,7 +9,7 @@ of them sends).
 
 P_a   With full recomputation each layer keeps its input, its checkpoint: b·s·h elements, the same on each of the t
       ranks that share the layer. With --activations partitioned a rank keeps 1/t of it, and the ranks gather the whole
-      before the layer runs again. Megatron's six all-reduces send 12bsh per layer; this adds an all-gather of bsh:
+      before the layer is recomputed. Megatron's six all-reduces send 12bsh per layer; this adds an all-gather of bsh:
       8.33 %. With --activations host (P_a+cpu) a rank's part waits in host memory: it goes down the link, and up again.
 CB    Gradients are summed through one buffer of constant size; a buffer that fuses all of them would grow with Ψ. The
       buffer is in `minidist/memory/buffer.py`; every chapter on the data axis takes --bucket-size.

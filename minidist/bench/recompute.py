@@ -1,4 +1,4 @@
-"""Activation checkpointing: what each policy of `--recompute` keeps, and how much it runs again.
+"""Activation checkpointing: what each policy of `--recompute` keeps, and how much it recomputes.
 
     python -m minidist recompute
 
@@ -87,7 +87,7 @@ def print_chain() -> list[bool]:
     best = [str(k) for k, values in held.items() if values == min(held.values())]
     print(f"By trying all K: the least is {min(held.values())}, with K = {', '.join(best)}.")
     print("By formula K = √n.")
-    print("Of each segment that runs again one value more is held than it has layers.")
+    print("Of each recomputed segment one value more is held than it has layers.")
     return agree
 
 
@@ -130,8 +130,8 @@ def print_flops() -> list[bool]:
     print_table(title, "--recompute", ("formula", "r", "formula", "counted", "more", ""), rows)
     printed = korthikanti.hardware_flops_as_printed(s, b, h, n, v) - model
     say(
-        "r: forwards of layers that run again. Korthikanti's appendix A adds s/6h of 72lbsh² for selective"
-        " recomputation, 12bs²h a layer: attention's core forward and backward. What runs again is its forward alone, a"
+        "r: forwards of recomputed layers. Korthikanti's appendix A adds s/6h of 72lbsh² for selective"
+        " recomputation, 12bs²h a layer: attention's core forward and backward. Its forward alone is recomputed, a"
         f" third: the paper's would be {number(printed)}."
     )
     return agree

@@ -1,6 +1,6 @@
 """Bugs of record: published mistakes of real systems, rebuilt in a few lines, and which check notices each.
 
-    python -m minidist bugs                    the bugs, and the table of who notices what
+    python -m minidist bugs                    the bugs, and the table of which check notices which
     python -m minidist bugs zero2-is-zero1     one of them: its patch, its run, and what sees it first
     python -m minidist bugs --count            count the table again: some minutes
 

@@ -30,7 +30,7 @@ def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
 
 
 def letter(recompute: str) -> str:
-    """The number of layers that run again together, as formulas write it."""
+    """The number of layers that are recomputed together, as formulas write it."""
     return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 

@@ -91,7 +91,7 @@ def work_claims(run: Run) -> list[Claim]:
 
 
 def attention_bytes(run: Asked) -> list[float]:
-    """Bytes that each rank sends for the attention of all layers in a step in which no layer runs again."""
+    """Bytes that each rank sends for the attention of all layers in a step in which no layer is recomputed."""
     alike = replace(run, recompute="none")
     sent: list[float] = [0] * run.ranks
     for volume in context_volumes(alike, shares_of(alike)):
@@ -100,7 +100,7 @@ def attention_bytes(run: Asked) -> list[float]:
 
 
 def attention_claims(run: Run) -> tuple[list[Claim], float]:
-    """Claims on attention's messages, by phase, and all ranks' bytes. Layers that run again repeat their forward."""
+    """Claims on attention's messages, by phase, and all ranks' bytes. Recomputed layers repeat their forward."""
     p, again = run.bytes.stored, chen.runs_again(run.recompute, run.model.layers)
     made, everything = [], 0.0
     for volume in context_volumes(run, shares_of(run)):

@@ -128,7 +128,7 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
 
 
 def regathered_elements(run: Run, rank: int) -> float:
-    """Elements that a rank sends so that layers can run again (papers/chen.py): none if it still holds them."""
+    """Elements that a rank sends so that layers can be recomputed (papers/chen.py): none if it still holds them."""
     if run.sharding.strategy == "shard_grad_op":
         return 0
     layers = run.accumulate * chen.count_regathered_layers(run.recompute, run.model.layers)
@@ -147,7 +147,7 @@ WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
 
 def time_claims(run: Run) -> list[Claim]:
     """No formula gives the time of a step that prefetches more units than the paper's one, or in which several units
-    run again together."""
+    are recomputed together."""
     if run.sharding.prefetch > 1 or run.recompute not in ("none", "selective", "full"):
         return []
     formula = (

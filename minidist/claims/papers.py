@@ -1,4 +1,4 @@
-"""Every number that minidist says a paper prints, next to what comes out here, and how.
+"""Every number that minidist says a paper prints, next to what is reproduced here, and how.
 
     python -m minidist papers                  the papers
     python -m minidist papers --paper zero     each of one paper's figures

@@ -77,7 +77,7 @@ def work_claim(run: Run) -> Claim:
 
 
 def runs_again(run: Run) -> list[float]:
-    """On each rank, the forwards that run again, relative to all forwards: those of the whole stage with full
+    """On each rank, the recomputed forwards, relative to all forwards: those of the whole stage with full
     recomputation, otherwise those of its layers."""
     if run.recompute == "full":
         return [1.0] * run.ranks

@@ -140,7 +140,7 @@ def print_ptd() -> None:
     """The models of PTD's table 1, and what a GPU holds of them by the formulas that checked the run."""
     table = make_table(
         left=("model",),
-        right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
+        right=("h", "l", "t", "p", "W", "GPUs", "unsharded", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
     for h, layers, t, p, gpus, _, _, size, *_ in ptd.TABLE_1:
         psi, w = ptd.parameters(layers, h), gpus // (t * p)

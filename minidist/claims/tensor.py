@@ -89,7 +89,7 @@ def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
     t, log = (
         run.layout.tp,
         run.recompute == "log",
-    )  # layers that run again repeat the forward's two: r with log, otherwise all l
+    )  # recomputed layers repeat the forward's two: r with log, otherwise all l
     times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
     kinds = {"all-reduces": (WHOLES, 2)}
     if run.sequence_parallel:

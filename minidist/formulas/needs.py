@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """The most bytes of each kind on a rank, and the most at a time, in addition to model states."""
+    """The peak of each kind on a rank, and of all together, in addition to model states."""
 
     of_kinds: Moment
     together: float
@@ -48,7 +48,7 @@ def most_of(moments: Sequence[Moment]) -> Peaks:
 
 
 class Needs(NamedTuple):
-    """Bytes on one rank: the most of each kind, the most at a time, and kinds for which there is no formula."""
+    """Bytes on one rank: the peak of each kind, of all together, and kinds for which there is no formula."""
 
     kinds: dict[str, float]
     total: float

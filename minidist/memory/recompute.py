@@ -1,15 +1,15 @@
-"""Activation checkpointing: which layers keep what their backward needs, and which keep an input and run again.
+"""Activation checkpointing: which layers keep what their backward needs, and which keep an input and are recomputed.
 
 Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv 1604.06174: O(√n) memory for n
 layers costs one more forward; O(log n) memory costs O(n log n) forwards of layers. This file divides layers
 into segments; any engine can run them.
 
     none        each layer keeps its activations until its backward
-    selective   likewise, except the core of attention, which each layer runs again (`nn/layers.py`: Attention)
-    every:K     only the first input of K layers is kept, and they run again together: n/K inputs, K layers at a time
+    selective   likewise, except the core of attention, which each layer recomputes (`nn/layers.py`: Attention)
+    every:K     only the first input of K layers is kept, and they are recomputed together: n/K inputs, K layers
     full        every:1
     sqrt        every:K with the K for which K + n/K is least: √n
-    log         the first half keeps its input and runs again, divided likewise; the second half is halved at once
+    log         the first half keeps its input and is recomputed, halved likewise; the second half is halved at once
 """
 
 import math
@@ -21,7 +21,8 @@ POLICIES = ("none", "selective", "full", "every:K", "sqrt", "log")
 
 class Segment(NamedTuple):
     """One unit, which keeps its activations for the backward; or several, which keep only the first one's input, and
-    run again in the backward as the segments `within`. The last of these is one unit: its backward follows at once."""
+    are recomputed in the backward as the segments `within`. The last of these is one unit: its backward follows at
+    once."""
 
     units: Sequence[Any]
     within: Sequence["Segment"] = ()
@@ -38,13 +39,13 @@ def divide(layers: Sequence[Any], policy: str) -> list[Segment]:
 
 
 def together(layers: Sequence[Any]) -> Segment:
-    """A segment of layers that all keep their activations when they run again."""
+    """A segment of layers that all keep their activations when they are recomputed."""
     return Segment(layers, [Segment([layer]) for layer in layers])
 
 
 def halves(layers: Sequence[Any]) -> list[Segment]:
-    """A half, a quarter, an eighth ... that run again, and the last layer, which never does: its backward comes first.
-    At most ⌊log₂n⌋ inputs are kept, and one layer's activations."""
+    """A half, a quarter, an eighth ... that are recomputed, and the last layer, which never is: its backward comes
+    first. At most ⌊log₂n⌋ inputs are kept, and one layer's activations."""
     middle = (len(layers) + 1) // 2
     if middle == len(layers):
         return [Segment(layers)]
@@ -52,14 +53,14 @@ def halves(layers: Sequence[Any]) -> list[Segment]:
 
 
 def interval(policy: str, n: int) -> int:
-    """How many of n layers run again together. √n, rounded, is one of the K with the smallest peak."""
+    """How many of n layers are recomputed together. √n, rounded, is one of the K with the smallest peak."""
     if policy == "sqrt":
         return max(round(math.sqrt(n)), 1)
     return 1 if policy == "full" else int(policy.removeprefix("every:"))
 
 
 def again(segments: Sequence[Segment]) -> int:
-    """The number of layer forwards that the backward runs again."""
+    """The number of layer forwards that the backward recomputes."""
     return sum(len(segment.units) + again(segment.within) for segment in segments if segment.within)
 
 

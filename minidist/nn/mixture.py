@@ -263,7 +263,7 @@ class Mixture:
         return Tally(tuple(np.bincount(chosen.reshape(-1), minlength=self.number).tolist()), int(dropped))
 
     def note(self, key: tuple[int, ...], tally: Tally) -> None:
-        """Keep a tally for this step and the next, so that reports can see it. A forward that runs again adds one."""
+        """Keep a tally for this step and the next, so that reports can see it. A recomputed forward adds one."""
         for old in [other for other in self.tallies if other[1] < key[1] - 1]:
             del self.tallies[old]
         self.tallies.setdefault(key, []).append(tally)

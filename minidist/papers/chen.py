@@ -1,9 +1,9 @@
 """Activation checkpointing: Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv
 1604.06174.
 
-Some of n layers keep only their input, and run again in the backward. The formulas count inputs, and layers with all
-their activations; `korthikanti.py` says how many bytes these are. A policy goes by its name on the command line: none,
-selective, full, every:K, sqrt, log.
+Some of n layers keep only their input, and are recomputed in the backward. The formulas count inputs, and layers with
+all their activations; `korthikanti.py` says how many bytes these are. A policy goes by its name on the command line:
+none, selective, full, every:K, sqrt, log.
 """
 
 import math
@@ -21,7 +21,7 @@ class Kept(NamedTuple):
 
 
 def interval(recompute: str, n: int) -> int:
-    """How many of n layers run again together: K. With sqrt, the K with the smallest K + n/K, √n to the nearest."""
+    """How many of n layers are recomputed together: K. With sqrt, the K with the smallest K + n/K."""
     return {"full": 1, "sqrt": max(1, round(math.sqrt(n)))}.get(recompute) or int(recompute.split(":")[1])
 
 
@@ -42,8 +42,9 @@ def after_forward(recompute: str, n: int) -> Kept:
 
 
 def at_most(recompute: str, n: int) -> list[Kept]:
-    """What is kept at the moments that may take most bytes. One is when the last segment has run again, and the other
-    segments' inputs are still kept. If the last segment is short, the other is when the one before it has run again."""
+    """What is kept at the moments that may take most bytes. One is when the last segment has been recomputed, and the
+    other segments' inputs are still kept. If the last segment is short, the other is when the one before it has been
+    recomputed."""
     if n == 0 or recompute in ("none", "selective", "log"):
         return [after_forward(recompute, n)]
     k = interval(recompute, n)
@@ -58,7 +59,7 @@ def peak_bytes(recompute: str, n: int, given: float, layer: float) -> float:
 
 
 def runs_again(recompute: str, n: int) -> int:
-    """Forwards of layers that the backward runs again: one for each layer; with halves of halves (n/2)·log₂n, if n is a
+    """Forwards of layers that the backward recomputes: one for each layer; with halves of halves (n/2)·log₂n, if n is a
     power of two."""
     if recompute in ("none", "selective"):
         return 0
@@ -74,7 +75,7 @@ def count_regathered_layers(recompute: str, n: int) -> int:
 
 
 def _halved(n: int, cost: Callable[[int], int]) -> int:
-    """c(n) = cost(⌈n/2⌉) + c(⌈n/2⌉) + c(⌊n/2⌋): the first half runs again, then both are halved; c(1) = 0."""
+    """c(n) = cost(⌈n/2⌉) + c(⌈n/2⌉) + c(⌊n/2⌋): the first half is recomputed, then both are halved; c(1) = 0."""
     if n < 2:
         return 0
     first, second = n - n // 2, n // 2

@@ -1,4 +1,4 @@
-"""A number that a paper prints: its place, how it comes out here, and the evidence that it is printed so.
+"""A number that a paper prints: its place, how it is reproduced here, and the evidence that it is printed so.
 
 Each paper's module declares its figures once, next to their formula, as `FIGURES`; chapters and lessons use these. A
 figure is only entered if it was read, not from memory.

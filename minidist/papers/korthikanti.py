@@ -88,7 +88,7 @@ def model_flops(s: int, b: int, h: int, layers: int, v: int) -> int:
 
 def hardware_flops_as_printed(s: int, b: int, h: int, layers: int, v: int) -> int:
     """FLOPs with selective recomputation, as appendix A prints them: 72bLsh²(1 + s/3h + v/12hL). It adds s/6h, 12bs²h
-    per layer: three times the core's forward, though only this forward runs again."""
+    per layer: three times the core's forward, though only this forward is recomputed."""
     return model_flops(s, b, h, layers, v) + 3 * layers * core_flops(s, b, h)
 
 
@@ -210,7 +210,7 @@ def extra_flops(model: Table3Model) -> float:
 
 _MORE = (
     "s/6h is 2.78 % and 1.67 %: the paper cuts off what is behind the first decimal. And s/6h is the core forward and"
-    " backward; its forward alone, which is what runs again, is s/18h: 0.93 % and 0.56 %"
+    " backward; its forward alone, which is what is recomputed, is s/18h: 0.93 % and 0.56 %"
 )
 SAVED = [
     Figure(

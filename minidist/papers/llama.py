@@ -1,4 +1,4 @@
-"""Llama: Touvron et al. 2023, arXiv 2302.13971. Its parameters, undivided, and cut over t ranks as Megatron-LM cuts
+"""Llama: Touvron et al. 2023, arXiv 2302.13971. Its parameters, whole, and sharded over t ranks as Megatron-LM cuts
 GPT's.
 
 v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.

@@ -41,8 +41,8 @@ def volume(
     The paper's 2Ψ, 2Ψ, 2Ψ and 3Ψ, times (N-1)/N, are accumulate = 1. Stages 2 and 3 hold no full gradient, so they
     reduce after every micro-batch: (a+1)Ψ and 3aΨ. In stage 3, `kept` parameters that stay gathered from the forward to
     the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1). And `again`
-    more are gathered so that layers can run again. `persistent` ones stay on every rank, and are gathered once, after
-    the update (DeepSpeed).
+    more are gathered so that layers can be recomputed. `persistent` ones stay on every rank, and are gathered once,
+    after the update (DeepSpeed).
     """
     once = psi * (n - 1) / n
     if stage == 0:

@@ -52,12 +52,12 @@ def bandwidth_for(share: float, ait: float, peak: float) -> float:
 
 
 def computation(params: float, bsz: float, seq: int) -> float:
-    """FLOP of a step: per parameter and token 2 in the forward, 4 in the backward, 2 to run again."""
+    """FLOP of a step: per parameter and token 2 in the forward, 4 in the backward, 2 to recompute."""
     return 2 * 4 * bsz * seq * params
 
 
 # Arithmetic intensity: these 8·bsz·seq FLOP per parameter, divided by the bytes that are moved for it:
-MOVED_FOR_PASSES = 2 * 4  # fp16 parameters for the forward, to run again, for the backward; and the gradient
+MOVED_FOR_PASSES = 2 * 4  # fp16 parameters for the forward, for recomputation, for the backward; and the gradient
 MOVED_FOR_UPDATE = 2 * 16  # states are read and written
 
 
@@ -78,8 +78,8 @@ def ait_of_checkpoints(hd: int, ci: int = 1) -> float:
 
 
 def elements_moved(psi: float, n: int, stage: int = 3, accumulate: int = 1, again: float = 0) -> dict[str, float]:
-    """Elements that each of n ranks moves in a step (section 4.1). again: elements of units that run again apart from
-    their backward, and are read once more; in the paper all units are.
+    """Elements that each of n ranks moves in a step (section 4.1). again: elements of units that are recomputed apart
+    from their backward, and are read once more; in the paper all units are.
 
     Stage 3 reads each shard for a forward and for a backward, and writes it once. Below it, parameters are on the
     devices, and go up once updated.

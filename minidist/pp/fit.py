@@ -13,7 +13,7 @@ from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 
 LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
-CONTIGUOUS = "llama3: micro-batches to a turn of a chunk, p to m"  # --contiguous
+CONTIGUOUS = "llama3: micro-batches per turn of a chunk, from p to m"  # --contiguous
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
 

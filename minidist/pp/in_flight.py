@@ -39,5 +39,5 @@ class InFlight:
 
 
 def keeps_activations(passages: Passages) -> bool:
-    """Whether more is kept than the inputs of segments that run again."""
+    """Whether more is kept than the inputs of recomputed segments."""
     return any(tape.nbytes for passage in passages for _, tape in passage.tapes)

@@ -30,7 +30,7 @@ from minidist.pp.timeline import Mail, Timeline, WorkSpan
 if TYPE_CHECKING:  # a plan draws schedules without NumPy
     from minidist.mpi.comm import Comm
 
-# Also R: a forward that runs again; F&B: a forward and a whole backward that overlap, if they take less than both.
+# Also R: a recomputed forward; F&B: a forward and a whole backward that overlap, if they take less than both.
 UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
 
 
