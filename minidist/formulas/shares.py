@@ -142,9 +142,9 @@ def states_of(run: Asked, rank: int) -> zero.ModelStates:
 
 def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
     """Bytes of model states of what is stored: G ranks divide it, or the ranks with the same experts."""
-    p, k = run.bytes.stored, run.optimizer_bytes
+    p, g, k = run.bytes.stored, run.gradient_bytes, run.optimizer_bytes
     alike = Counter(held).items()  # layers are alike
-    each = [(n, zero.model_states(of.size, of.among, run.zero, p, p, k)) for of, n in alike]
+    each = [(n, zero.model_states(of.size, of.among, run.zero, p, g, k)) for of, n in alike]
     return zero.ModelStates(
         *(sum(n * getattr(of, kind) for n, of in each) for kind in ("parameters", "gradients", "optimizer"))
     )
