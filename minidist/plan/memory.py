@@ -113,7 +113,8 @@ def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
     """What a rank's part of the model depends on. divided: its padding, too, with which ranks can divide it."""
     at, place = asked.layout, asked.places[rank]
     among = (asked.dividing, at.ep) if divided else ()
-    return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
+    ends = len(at.parts[0]), len(at.parts[-1])  # if these are given, they decide how all parts are cut
+    return at.tp, *among, at.pp, at.chunks, *ends, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
 def of_pass(asked: Asked) -> tuple[Any, ...]:
