@@ -19,6 +19,7 @@ from minidist.cli.fields import choice, fill, flag, option, output, outputs, par
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
+from minidist.cli.profiles import ProfileOptions
 from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
@@ -82,6 +83,7 @@ class PlanOptions:
     precision: str = choice(BYTES, "bf16", "bf16, mixed (fp16), fp32 or fp64")
     scheme: str = choice(SCHEMES, "ring", f"of context ranks: {', '.join(SCHEMES)}")
     row: RowOptions = part(RowOptions)
+    system: ProfileOptions = part(ProfileOptions)
     rows: int = option(10, at_least(1, at_most=10**4), "N", "of the table")
     explain: int | None = whole("ROW", "every term of a row, with formula and section")
     check: int | None = whole("ROW", "run a row, scaled down: memory and bytes, counted")
@@ -152,13 +154,14 @@ def wanted_of(options: PlanOptions) -> Wanted:
             f" {max(options.batch // context, 1) * context}"
         )
     sizes = options.batch // context, context, options.precision
-    scheme = (options.row.layout or {}).get("scheme", options.scheme)
-    return Wanted(name, model, *sizes, scheme=scheme, capacity=options.capacity)
+    scheme, profile = (options.row.layout or {}).get("scheme", options.scheme), options.system.of(options.precision)
+    return Wanted(name, model, *sizes, scheme=scheme, capacity=options.capacity, profile=profile)
 
 
 def cluster_of(options: PlanOptions) -> Cluster:
     o, ranks = options, options.ranks or (choice_of(options.row, None).ranks if options.row.layout else 8)
-    return Cluster(ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
+    rates = o.flops, o.within, o.across, o.latency, o.ceiling
+    return Cluster(ranks, o.device_memory, o.ranks_per_host, *rates, o.system.reserved(o.precision, o.device_memory))
 
 
 def row_of(found: SearchResult, number: int, option: str) -> Row:
@@ -200,11 +203,11 @@ def plan(options: PlanOptions) -> int:
         rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
         report = {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out, "failed": failed}
         if asked:
-            better = next_better(asked, others, cluster.memory)
+            better = next_better(asked, others, cluster.room)
             report["better"] = better and {**show.as_json(better, wanted, cluster), "changes": changes(asked, better)}
         write_json(o.json, report)
     if o.json != "-":
-        written += map(show.wrapped, told(asked, others, cluster.memory) if asked else [])
+        written += map(show.wrapped, told(asked, others, cluster.room) if asked else [])
         written += [f"does not hold: {text}" for text in failed]
     for text in written:
         print(text)

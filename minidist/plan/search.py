@@ -99,11 +99,11 @@ def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) ->
     for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
             question = ask(wanted, choice)
-            if evaluator.states(question) > cluster.memory:
+            if evaluator.states(question) > cluster.room:
                 left_out[STATES] += len(sizes) - done
                 break
             need = evaluator.held(question)
-            if need.total > cluster.memory:
+            if need.total > cluster.room:
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, question, need))

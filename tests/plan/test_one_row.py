@@ -108,7 +108,7 @@ def test_keys_that_are_none(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("text", ["memory", "memory<", "memory<many", "mfu=0.4", "speed>1", "mfu>80GB", ""])
 def test_assertions_that_are_none(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="compares memory, |must be bytes"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"compares memory, |must be bytes"):
         assertion(text)
 
 
