@@ -26,7 +26,7 @@ class ProfileOptions:
     vocabulary: str | None = assumed("vocabulary")
     workspaces: str | None = assumed("workspaces")
     sent_gradient: str | None = assumed("sent_gradient")
-    reserve: int | None = option(None, memory_size, "SIZE", "of a device, for allocator and libraries; default: 8 %")
+    reserve: int | None = option(None, memory_size, "SIZE", "of a device, for allocator and libraries; default: 0.08")
 
     def of(self, precision: str) -> Profile:
         """The profile that is named, or usual for the precision, with the assumptions that are given."""

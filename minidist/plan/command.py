@@ -26,7 +26,7 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
-from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, told
+from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
 from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
 from minidist.plan.time import CEILING, Cluster
 
@@ -192,6 +192,7 @@ def plan(options: PlanOptions) -> int:
             print("\n".join(show.explain(explained or found.rows[0], wanted, cluster, o.tokens)))
         elif not o.check:
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
+            print("\n".join(map(show.wrapped, [*why_first(found.rows), *notes(wanted, o.row)])))
             print(show.wrapped(show.ASSUMED))
     if checked:
         from minidist.plan import check  # runs ranks, and needs NumPy
@@ -207,7 +208,7 @@ def plan(options: PlanOptions) -> int:
             report["better"] = better and {**show.as_json(better, wanted, cluster), "changes": changes(asked, better)}
         write_json(o.json, report)
     if o.json != "-":
-        written += map(show.wrapped, told(asked, others, cluster.room) if asked else [])
+        written += map(show.wrapped, [*told(asked, others, cluster.room), *notes(wanted, o.row)] if asked else [])
         written += [f"does not hold: {text}" for text in failed]
     for text in written:
         print(text)

@@ -19,9 +19,10 @@ from minidist import UsageError
 from minidist.cli.fields import choice, option, whole
 from minidist.cli.options import memory_size
 from minidist.papers.context import SCHEMES
-from minidist.plan.choice import Choice
+from minidist.plan.choice import Choice, Wanted
 from minidist.plan.orders import PLANNED
-from minidist.plan.search import Row
+from minidist.plan.search import Row, rank
+from minidist.plan.show import GB
 from minidist.pp.schedules import SCHEDULES
 
 AGAIN = {"none": "none", "selective": "selective", "full": "every:1"}  # Megatron-LM's words, and the policies
@@ -133,7 +134,7 @@ def changes(row: Row, other: Row) -> dict[str, tuple[Any, Any]]:
 
 def next_better(row: Row, rows: Sequence[Row], memory: float) -> Row | None:
     """Of the rows that fit, and that are faster if this one fits: the one with fewest other keys, then the fastest."""
-    better = [other for other in rows if other.seconds.step < row.seconds.step or row.held.total > memory]
+    better = [other for other in rows if rank(other)[0] < rank(row)[0] or row.held.total > memory]
     return min(better, key=lambda other: (len(changes(row, other)), other.seconds.step), default=None)
 
 
@@ -146,23 +147,42 @@ def compared(row: Row, other: Row) -> str:
         for key, (one, two) in changes(row, other).items()
     )
     times = {kind: seconds - getattr(row.seconds, kind) for kind, seconds in other.seconds._asdict().items()}
-    most = sorted(times, key=lambda kind: -abs(times[kind]))[:2]
-    why = ", ".join(f"{WORDS.get(kind, kind)} {times[kind]:+.3g} s" for kind in most if abs(times[kind]) > 1e-9)
-    step, gb = f"{row.seconds.step:.4g} s → {other.seconds.step:.4g} s", f"{row.held.total / 1e9:.1f}"
-    return f"{changed}: a step {step} ({why}), memory {gb} → {other.held.total / 1e9:.1f} GB"
+    most = [kind for kind in sorted(times, key=lambda kind: -abs(times[kind])) if abs(times[kind]) > 1e-6][:2]
+    why = ", ".join(f"{WORDS.get(kind, kind)} {times[kind]:+.3g} s" for kind in most)
+    step = f"{row.seconds.step:.4g} s → {other.seconds.step:.4g} s ({why})"
+    if rank(row)[0] == rank(other)[0]:
+        step = f"takes as long, its messages, hidden or not, {row.links:.3g} s → {other.links:.3g} s"
+    return f"{changed}: a step {step}, memory {row.held.total / GB:.1f} → {other.held.total / GB:.1f} GB"
 
 
 WORDS = {"again": "recomputation", "tensor": "tensor messages", "context": "context messages", "data": "data messages"}
 
 
 def told(row: Row, rows: Sequence[Row], memory: float) -> Iterator[str]:
-    """Whether a row fits, its place among all that do, and what the next better one changes."""
+    """Whether a row fits, its place among all that do, and what the next better one changes. memory: for what formulas
+    count."""
     if row.held.total > memory:
-        yield f"It does not fit: {row.held.total / 1e9:,.2f} GB are needed, {memory / 1e9:,.2f} GB are there."
+        yield f"It does not fit: {row.held.total / GB:,.2f} GB are needed, {memory / GB:,.2f} GB are there."
     else:
-        faster = sum(other.seconds.step < row.seconds.step * (1 - 1e-9) for other in rows)
+        faster = sum(rank(other)[0] < rank(row)[0] for other in rows)
         yield f"It fits. Of {len(rows):,} rows that do, {faster:,} are faster."
     if other := next_better(row, rows, memory):
         yield f"The next better row changes {compared(row, other)}."
     elif row.held.total > memory:
         yield "No other row fits."
+
+
+def why_first(rows: Sequence[Row]) -> Iterator[str]:
+    """Why the first row has context ranks, or has none: what the first row with the opposite changes."""
+    has = rows[0].choice.cp > 1
+    number = next((number for number, row in enumerate(rows) if (row.choice.cp > 1) != has), 0)
+    if number:
+        what = "without" if has else "with"
+        yield f"Row {number + 1} is the first {what} context ranks. It changes {compared(rows[0], rows[number])}."
+
+
+def notes(wanted: Wanted, own: RowOptions) -> Iterator[str]:
+    """What is to be said of what was asked for."""
+    recompute = own.recompute or (own.layout or {}).get("recompute")
+    if recompute == "selective" and wanted.profile.attention == "tiled":
+        yield "recompute selective: attention in tiles keeps no scores, so it saves nothing, and takes time."

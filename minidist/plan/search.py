@@ -22,7 +22,17 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.time import Cluster, Seconds, StageSeconds, data_time, of_step, slowest, tied_time, useful_flops
+from minidist.plan.time import (
+    Cluster,
+    Messages,
+    Seconds,
+    StageSeconds,
+    data_time,
+    of_step,
+    slowest,
+    tied_time,
+    useful_flops,
+)
 from minidist.plan.traffic import data_volumes_along
 from minidist.pp.schedules import SCHEDULES
 
@@ -38,6 +48,7 @@ class Row(NamedTuple):
     seconds: Seconds
     tokens: float  # a second
     mfu: float  # model FLOPs utilization
+    links: float  # seconds of messages in a step, also of those that are hidden
 
 
 class SearchResult(NamedTuple):
@@ -63,12 +74,12 @@ class Evaluator:
 
     def row(self, choice: Choice, asked: Asked | None = None, most: Held | None = None) -> Row:
         asked = asked or ask(self.wanted, choice)
-        seconds = self.seconds(choice, asked)
+        seconds, links = self.seconds(choice, asked)
         tokens = self.wanted.tokens / seconds.step
         mfu = tokens * useful_flops(asked) / (self.cluster.ranks * self.cluster.flops)
-        return Row(choice, most or self.held(asked), seconds, tokens, mfu)
+        return Row(choice, most or self.held(asked), seconds, tokens, mfu, links)
 
-    def seconds(self, choice: Choice, asked: Asked) -> Seconds:
+    def seconds(self, choice: Choice, asked: Asked) -> tuple[Seconds, float]:
         order = choice.schedule if splits(choice.schedule) else "loop"
         cut = choice.tp, choice.cp, choice.pp, choice.chunks, choice.first, choice.last, choice.ep, order
         of_stages = *cut, choice.rows, choice.recompute
@@ -77,8 +88,8 @@ class Evaluator:
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )
-        waits = data_time(self.cluster, asked, along, stage) + tied_time(self.cluster, asked, along, stage)
-        return of_step(self.cluster, asked, stage, waits)
+        pairs = zip(*(of(self.cluster, asked, along, stage) for of in (data_time, tied_time)), strict=True)
+        return of_step(self.cluster, asked, stage, Messages(*map(sum, pairs)))
 
 
 def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) -> SearchResult:
@@ -107,8 +118,14 @@ def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) ->
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, question, need))
-    rows.sort(key=lambda row: (row.seconds.step, row.held.total))
+    rows.sort(key=rank)
     return SearchResult(rows, +left_out)
+
+
+def rank(row: Row) -> tuple[float, float, float]:
+    """The fastest rows first. Of those that take equally long: the one that sends for less time, because what a model
+    hides, a cluster may not; then the one that holds less."""
+    return float(f"{row.seconds.step:.9g}"), float(f"{row.links:.9g}"), row.held.total
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -185,16 +202,19 @@ def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) ->
         usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
         for zero, hosts in shards(at, per_host, schedule) if usable else ():
             if zero in limits.stages or at.dp * at.cp == 1:
-                again = [name for name in policies(at.cp, schedule) if limits.recompute in ("", name)]
+                tiled = wanted.profile.attention == "tiled"
+                again = policies(at.cp, schedule, tiled) if not limits.recompute else (limits.recompute,)
+                if splits(schedule) and again != ("none",):
+                    continue
                 for ep, recompute in product(expert_ranks(wanted, at, hosts), again):
                     yield order, usable, (zero, hosts), ep, recompute
 
 
-def policies(cp: int, schedule: str) -> tuple[str, ...]:
-    """What may run again. Context ranks keep no core of attention to be run again (`papers/context.py`)."""
+def policies(cp: int, schedule: str, tiled: bool = False) -> tuple[str, ...]:
+    """What may be recomputed. Context ranks (`papers/context.py`) and attention in tiles keep no core of attention."""
     if splits(schedule):
         return ("none",)
-    return RECOMPUTE if cp == 1 else ("none", "every:1")
+    return RECOMPUTE if cp == 1 and not tiled else ("none", "every:1")
 
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
