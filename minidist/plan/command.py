@@ -70,6 +70,9 @@ class PlanOptions:
     ranks: int = option(8, at_least(1, at_most=10**6), "N", "devices")
     ranks_per_host: int = whole("G", "devices of a host", 8, also="--ranks-per-node")
     device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
+    reserve: int | None = option(
+        None, memory_size, "SIZE", "of it for an allocator and libraries; default: 8 % for bf16"
+    )
     flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
     ceiling: float = option(CEILING, within(0.01, 1), "X", "the share of them that it reaches")
     within: float = option(450e9, rate, "RATE", "of a rank inside its host", shown="450GB/s")
@@ -156,7 +159,9 @@ def wanted_of(options: PlanOptions) -> Wanted:
 
 def cluster_of(options: PlanOptions) -> Cluster:
     o = options
-    return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
+    reserve = int(usual(o.precision).reserve * o.device_memory) if o.reserve is None else o.reserve
+    links = o.within, o.across, o.latency
+    return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, *links, o.ceiling, reserve)
 
 
 def row_of(found: SearchResult, number: int, option: str) -> Row:
@@ -185,7 +190,7 @@ def plan(options: PlanOptions) -> int:
             print("\n".join(show.explain(explained, wanted, cluster, o.tokens)))
         elif not o.check:
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
-            print(show.wrapped(show.ASSUMED))
+            print("\n".join(map(show.wrapped, (show.assumed(wanted.profile, cluster), show.ASSUMED))))
     if checked:
         from minidist.plan import check  # runs ranks, and needs NumPy
 

@@ -176,15 +176,16 @@ def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) ->
         usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
         for zero, hosts in shards(at, per_host, schedule) if usable else ():
             if zero in limits.stages or at.dp * at.cp == 1:
-                for ep, recompute in product(expert_ranks(wanted, at, hosts), policies(at.cp, schedule)):
+                for ep, recompute in product(expert_ranks(wanted, at, hosts), policies(wanted, at.cp, schedule)):
                     yield order, usable, (zero, hosts), ep, recompute
 
 
-def policies(cp: int, schedule: str) -> tuple[str, ...]:
-    """What may run again. Context ranks keep no core of attention to be run again (`papers/context.py`)."""
+def policies(wanted: Wanted, cp: int, schedule: str) -> tuple[str, ...]:
+    """What may run again. In tiles, attention keeps no core to be run again, and on context ranks it is in tiles
+    (`papers/context.py`)."""
     if splits(schedule):
         return ("none",)
-    return RECOMPUTE if cp == 1 else ("none", "every:1")
+    return RECOMPUTE if cp == 1 and wanted.profile.attention == "whole" else ("none", "every:1")
 
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
@@ -236,7 +237,7 @@ def why_not(wanted: Wanted, choice: Choice, per_host: int) -> str:
         return f"ZeRO-{choice.zero} has nothing to divide on one data rank: use stage 0"
     if choice.ep not in expert_ranks(wanted, choice, choice.hosts):
         return f"{choice.ep} ranks cannot divide {wanted.model.experts} experts"
-    if choice.recompute not in policies(choice.cp, choice.schedule):
-        allowed = " or ".join(policies(choice.cp, choice.schedule))
+    if choice.recompute not in policies(wanted, choice.cp, choice.schedule):
+        allowed = " or ".join(policies(wanted, choice.cp, choice.schedule))
         return f"context ranks keep no core of attention that could run again: choose {allowed}"
     return ""
