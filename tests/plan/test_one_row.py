@@ -121,7 +121,7 @@ def test_errors_are_one_line(line: str, says: str, capsys: pytest.CaptureFixture
 
 
 def test_a_ring_that_is_not_needed_is_not_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """Llama-3 8B at 8K on 8 GPUs: with attention in tiles at any cp, context ranks hold no less for the same tokens, and
+    """Llama-3 8B at 8K on 8 GPUs: with attention in tiles at any cp, context ranks hold as much for as many tokens, and
     send more. The plan says so."""
     assert main(["plan", "--model", "llama3-8b", "--ranks", "8", "--context", "8192", "--batch", "128K"]) == 0
     text = capsys.readouterr().out
