@@ -73,7 +73,7 @@ class PlanOptions:
     ranks_per_host: int = whole("G", "devices of a host", 8, also="--ranks-per-node")
     device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
     reserve: int | None = option(
-        None, memory_size, "SIZE", "of it for an allocator and libraries; default: 8 % for bf16"
+        None, memory_size, "SIZE", "of it, for the allocator and libraries; default: 0.08 of it"
     )
     flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
     ceiling: float = option(CEILING, within(0.01, 1), "X", "the share of them that it reaches")
