@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
 from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
@@ -51,6 +52,7 @@ class Asked:
     precision: str = "mixed"
     grad_dtype: str = "stored"  # or "fp32": gradients are added up, and summed over the ranks, in float32
     tiled: bool = False  # attention in tiles: no probabilities are kept, but their log-sum-exp
+    profile: Profile = PAPER  # what a system holds: a plan's question; the chapters hold what the papers say
     optimizer: str = "adamw"
     dropout: float = 0.0
     recompute: str = "none"  # a policy of `papers/chen.py`
