@@ -32,13 +32,13 @@ def verdict(claims: Sequence[Claim]) -> str:
 def outcome(run: Run) -> str:
     """What a rank held and sent, as parts of what one process would hold and data parallelism would send."""
     states = [sum(held[kind] for kind in ("parameters", "gradients", "optimizer")) for held in run.memory]
-    most, p = max(states), run.bytes.stored
-    whole = (2 * p + run.optimizer_bytes) * run.model.parameters()
+    most, g = max(states), run.gradient_bytes
+    whole = (run.bytes.stored + g + run.optimizer_bytes) * run.model.parameters()
     who = "Each rank" if min(states) == most and run.ranks > 1 else "The fullest rank" if run.ranks > 1 else "It"
     where = " on its device" * any(held["all"] for rank in run.below for held in rank.values())
     held = f"{who} held {number(most)} bytes of model states{where}, {part_of(most, whole)}"
     sent = max(run.sent_by(rank) for rank in range(run.ranks))
-    usual = 2 * p * run.model.parameters() * (run.ranks - 1) / run.ranks
+    usual = 2 * g * run.model.parameters() * (run.ranks - 1) / run.ranks
     return f"{held}, and sent {times(sent, usual)} data parallelism." if usual else f"{held}."
 
 

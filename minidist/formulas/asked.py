@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
 from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
@@ -49,6 +50,9 @@ class Asked:
     accumulate: int = 1  # micro-batches of a step
     validate: int = 0  # batches
     precision: str = "mixed"
+    grad_dtype: str = "stored"  # or "fp32": gradients are added up, and summed over the ranks, in float32
+    tiled: bool = False  # attention in tiles: no probabilities are kept, but their log-sum-exp
+    profile: Profile = PAPER  # what a system holds: a plan's question; the chapters hold what the papers say
     optimizer: str = "adamw"
     dropout: float = 0.0
     recompute: str = "none"  # a policy of `papers/chen.py`
@@ -86,6 +90,15 @@ class Asked:
         return BYTES[self.precision]
 
     @property
+    def gradient_bytes(self) -> int:
+        """The bytes of a gradient that is held or sent."""
+        return 4 if self.grad_dtype == "fp32" else self.bytes.stored
+
+    def width(self, phase: str) -> int:
+        """The bytes of an element that is sent along the data axis in a phase."""
+        return self.gradient_bytes if "gradients" in phase else self.bytes.stored
+
+    @property
     def optimizer_bytes(self) -> int:
         """The papers' K: bytes of optimizer state per parameter."""
         return self.bytes.optimizer(MOMENTS[self.optimizer])
@@ -115,6 +128,11 @@ class Asked:
     def scheme(self) -> str | None:
         """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
         return self.attention if self.chapter == "context_parallel" or self.layout.cp > 1 else None
+
+    @property
+    def keeps_no_core(self) -> bool:
+        """Whether layers keep log-sum-exps in place of probabilities."""
+        return self.tiled or self.scheme is not None
 
     @property
     def staged(self) -> bool:
