@@ -85,18 +85,12 @@ def flops_a_token(model: Model, s: int, kept: float = 1.0) -> float:
     parameters that a token goes through, without the embedding's table, which is read and not multiplied, and without
     the experts that drop it. kept: the share of the tokens' choices for which experts have room."""
     table = 0 if model.tied else model.v * model.h
-    positions = model.s * model.h if model.name == "gpt" else 0
-    [mlp] = model.mlp()
-    mixtures = model.decoder.kinds.count(MIXTURE)
-    dropped = mixtures * model.top * (1 - kept) * sum(mlp)
-    n = model.active() - table - positions - dropped
-    return palm.flops_a_token(n, model.layers, 1, core_width(model), s)
-
-
-def core_width(model: Model) -> int:
-    """What is as wide as h in a GPT: all heads' queries and values together, on average."""
     of = model.decoder
-    return of.a * (of.latent.qk + of.latent.v) // 2 if of.latent else of.a * of.d
+    positions = model.s * model.h if of.learned else 0
+    [mlp] = model.mlp()
+    dropped = of.kinds.count(MIXTURE) * model.top * (1 - kept) * sum(mlp)
+    n = model.active() - table - positions - dropped
+    return palm.flops_a_token(n, model.layers, 1, of.inner, of.keys(s))
 
 
 def useful_flops(asked: Asked) -> float:
@@ -109,18 +103,19 @@ def useful_flops(asked: Asked) -> float:
 
 def operations(asked: Asked, rank: int, head: bool, rows: int) -> Operations:
     """PaLM's count for the layers and the head of a rank's stage, for b sequences, on one of tp·cp ranks."""
-    model, s = asked.model, asked.context
+    model, of, s = asked.model, asked.model.decoder, asked.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
     sizes, own = model.units(), {*own_units(asked, rank)} - {0, model.layers + 1}
     elements, layers = float(sum(sizes[unit] for unit in own)), len(own)
     if model.experts:  # each of them has a fixed number of rows
         mean = experts.mean_tokens(asked)
-        mixtures = sum(model.decoder.kinds[unit - 1] == MIXTURE for unit in own)
+        mixtures = sum(of.kinds[unit - 1] == MIXTURE for unit in own)
         elements += mixtures * sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
-    core = layers * korthikanti.core_flops(s, rows, core_width(model)) / (asked.layout.tp * asked.layout.cp)
-    if asked.tiled:  # tiles that the mask hides are not computed: about half (FlashAttention, section 3.1)
-        core *= 0.5 * (1 + 1 / s)
+    keys = of.keys(s)
+    if asked.tiled:  # tiles that the mask hides are not computed (FlashAttention, section 3.1): the first queries see less
+        keys -= keys * (keys - 1) / (2 * s)
+    core = layers * korthikanti.core_flops(s, rows, of.inner) * keys / s / (asked.layout.tp * asked.layout.cp)
     matrices = palm.flops_a_token(elements, 1, 1, 1, s, attention=False) / 3 * tokens
     logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
     return Operations(matrices + core, core, head * logits)
