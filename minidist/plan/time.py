@@ -113,7 +113,7 @@ def operations(asked: Asked, rank: int, head: bool, rows: int) -> Operations:
         mixtures = sum(of.kinds[unit - 1] == MIXTURE for unit in own)
         elements += mixtures * sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
     keys = of.keys(s)
-    if asked.tiled:  # tiles that the mask hides are not computed (FlashAttention, section 3.1): the first queries see less
+    if asked.tiled:  # without tiles that the mask hides (FlashAttention, section 3.1)
         keys -= keys * (keys - 1) / (2 * s)
     core = layers * korthikanti.core_flops(s, rows, of.inner) * keys / s / (asked.layout.tp * asked.layout.cp)
     matrices = palm.flops_a_token(elements, 1, 1, 1, s, attention=False) / 3 * tokens
