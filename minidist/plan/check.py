@@ -185,17 +185,24 @@ def tiny(wanted: Wanted, choice: Choice, uneven: bool = False) -> Wanted:
     layers = (chunks - len(given)) * layers_of_chunk(chunks) + sum(given) + uneven
     shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
     experts, top = (2 * choice.ep, min(of.top, 2)) if of.experts else (0, 1)
-    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top)
+    model = replace(
+        of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top, other=None
+    )
     m = choice.pp * (2 if choice.pp <= 4 or splits(choice.schedule) else 1) if choice.pp > 1 else 2
     m += choice.schedule == "llama3"
     return replace(wanted, model=model, batch=choice.dp * m, context=context)
 
 
+def on_ranks(wanted: Wanted) -> Wanted:
+    """The same with what the chapters hold: of a system's assumptions, they know two."""
+    of = wanted.profile
+    return replace(wanted, profile=replace(PAPER, grad_dtype=of.grad_dtype, attention=of.attention))
+
+
 def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     """Run a row, and print what was counted; 1 if anything differs from its formula."""
     of = wanted.profile
-    held_here = replace(PAPER, grad_dtype=of.grad_dtype, attention=of.attention)  # the chapters know these two
-    small, choice = scaled(replace(wanted, profile=held_here), row.choice)
+    small, choice = scaled(on_ranks(wanted), row.choice)
     per_host = 2 if choice.ranks % 2 == 0 else 0
     rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:
@@ -208,7 +215,7 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
             f" recompute {choice.recompute}, gradients {of.grad_dtype}, attention {of.attention}; {layers} layers,"
             f" {model.h} wide, {small.batch} sequences of {small.context}."
-        )
+        ) + " Its layers are not this model's own, but a Llama's or a GPT's." * (wanted.model.other is not None)
         print(show.wrapped(text) + "\n")
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)

@@ -24,9 +24,10 @@ from typing import NamedTuple
 
 from minidist.formulas import experts
 from minidist.formulas.asked import Asked
-from minidist.formulas.shares import Share, shares_of
+from minidist.formulas.shares import Share, own_units, shares_of
 from minidist.formulas.tensor import Volume
 from minidist.papers import korthikanti, palm, ptd
+from minidist.papers.decoder import MIXTURE
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
 from minidist.plan.traffic import on_a_host, size_of, within_layers
@@ -84,11 +85,12 @@ def flops_a_token(model: Model, s: int, kept: float = 1.0) -> float:
     parameters that a token goes through, without the embedding's table, which is read and not multiplied, and without
     the experts that drop it. kept: the share of the tokens' choices for which experts have room."""
     table = 0 if model.tied else model.v * model.h
-    positions = model.s * model.h if model.name == "gpt" else 0
+    of = model.decoder
+    positions = model.s * model.h if of.learned else 0
     [mlp] = model.mlp()
-    dropped = model.layers * model.top * (1 - kept) * sum(mlp)
+    dropped = of.kinds.count(MIXTURE) * model.top * (1 - kept) * sum(mlp)
     n = model.active() - table - positions - dropped
-    return palm.flops_a_token(n, model.layers, model.a, model.h // model.a, s)
+    return palm.flops_a_token(n, model.layers, 1, of.inner, of.keys(s))
 
 
 def useful_flops(asked: Asked) -> float:
@@ -99,19 +101,24 @@ def useful_flops(asked: Asked) -> float:
     return flops_a_token(model, asked.context, kept)
 
 
-def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
-    """PaLM's count for the layers and the head of a stage, for b sequences, on one of tp·cp ranks."""
-    model, s = asked.model, asked.context
+def operations(asked: Asked, rank: int, head: bool, rows: int) -> Operations:
+    """PaLM's count for the layers and the head of a rank's stage, for b sequences, on one of tp·cp ranks."""
+    model, of, s = asked.model, asked.model.decoder, asked.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
-    of_layer = float(model.units()[1] if layers else 0)
+    sizes, own = model.units(), {*own_units(asked, rank)} - {0, model.layers + 1}
+    elements, layers = float(sum(sizes[unit] for unit in own)), len(own)
     if model.experts:  # each of them has a fixed number of rows
         mean = experts.mean_tokens(asked)
-        of_layer += sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
-    core = korthikanti.core_flops(s, rows, model.h) / (asked.layout.tp * asked.layout.cp)
-    matrices = palm.flops_a_token(of_layer, 1, model.a, model.h // model.a, s, attention=False) / 3 * tokens
+        mixtures = sum(of.kinds[unit - 1] == MIXTURE for unit in own)
+        elements += mixtures * sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
+    keys = of.keys(s)
+    if asked.tiled:  # without tiles that the mask hides (FlashAttention, section 3.1)
+        keys -= keys * (keys - 1) / (2 * s)
+    core = layers * korthikanti.core_flops(s, rows, of.inner) * keys / s / (asked.layout.tp * asked.layout.cp)
+    matrices = palm.flops_a_token(elements, 1, 1, 1, s, attention=False) / 3 * tokens
     logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
-    return Operations(layers * (matrices + core), layers * core, head * logits)
+    return Operations(matrices + core, core, head * logits)
 
 
 def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messages: float) -> float:
@@ -168,7 +175,7 @@ def of_stage(
     """The seconds of an asked rank's stage. along: the volumes of the tensor, context and expert axes."""
     t, n = asked.layout.tp, asked.layout.cp
     rate = cluster.flops * cluster.ceiling
-    done = operations(asked, share.layers, share.head, share.b)
+    done = operations(asked, rank, share.head, share.b)
     run = share.layers and share.layers_again / share.layers  # forwards of a layer that run again
     again = (run * done.layers + (asked.recompute == "selective") * done.core) / rate
     work = 3 * (done.layers + done.head) / rate
