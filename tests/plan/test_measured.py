@@ -142,7 +142,7 @@ def test_rows_leave_the_reserve() -> None:
     cluster = command.cluster_of(command.PlanOptions(device_memory=10**9))
     all_rows = command.search(SHORT, replace(cluster, ranks=2)).rows
     most = sorted(row.held.total for row in all_rows)[len(all_rows) // 2]
-    rows = command.search(SHORT, replace(cluster, ranks=2, memory=int(most) + 1000, reserve=1000)).rows
+    rows = command.search(SHORT, replace(cluster, ranks=2, memory=2 * int(most + 1), reserve=int(most + 1))).rows
     assert 0 < len(rows) < len(all_rows)
     assert all(row.held.total <= most for row in rows)
 
