@@ -2,7 +2,8 @@
 
 One number is fitted, the ceiling: the share of its peak that a device reaches. It is set on SC 2021's table 1, by
 `fit`, and is the same for all other runs and devices. Where a run is off by more than 15 %, the reason stands next to
-it. `trained.py` has the runs that trained a model, `measured.py` the peaks of memory.
+it. `trained.py` has the runs that trained a model, `measured.py` the peaks of memory,
+`measured_time.py` the steps of these runs.
 """
 
 import math
@@ -15,7 +16,7 @@ from minidist.cli.paths import check_writable, write_json
 from minidist.papers import korthikanti, llama3, megascale, ptd
 from minidist.papers.figure import plain
 from minidist.papers.models import Model
-from minidist.plan import measured, trained
+from minidist.plan import measured, measured_time, trained
 from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.printed import A100, H100, Published, gpt
 from minidist.plan.search import Evaluator, Row, divisors, search
@@ -180,10 +181,12 @@ def main(json: str | None) -> int:
             stands.append(place)
     status.close()
     if json != "-":
-        print("\n".join([*measured.lines(), *lines(evaluated, stands)]))
+        print("\n".join([*measured.lines(), *measured_time.lines(), *lines(evaluated, stands)]))
     if json:
         runs = [as_row(each, place) for each, place in zip(evaluated, stands, strict=True)]
-        write_json(json, {"memory": measured.as_rows(), "ceiling": CEILING, "runs": runs})
+        write_json(
+            json, {"memory": measured.as_rows(), "times": measured_time.as_rows(), "ceiling": CEILING, "runs": runs}
+        )
     return (
         1
         if measured.is_far_off() or any(abs(ratio(run, row) - 1) > OFF and not run.reason for run, row in evaluated)

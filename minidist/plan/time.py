@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from minidist.formulas import experts
 from minidist.formulas.asked import Asked
-from minidist.formulas.shares import Share, shares_of
+from minidist.formulas.shares import Share, own_units, shares_of
 from minidist.formulas.tensor import Volume
 from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.decoder import MIXTURE
@@ -101,20 +101,24 @@ def useful_flops(asked: Asked) -> float:
     return flops_a_token(model, asked.context, kept)
 
 
-def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
-    """PaLM's count for the layers and the head of a stage, for b sequences, on one of tp·cp ranks."""
+def operations(asked: Asked, rank: int, head: bool, rows: int) -> Operations:
+    """PaLM's count for the layers and the head of a rank's stage, for b sequences, on one of tp·cp ranks."""
     model, of, s = asked.model, asked.model.decoder, asked.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
-    [whole] = model.without_experts()
-    of_layer = sum(map(sum, whole[1:-1])) / model.layers  # on average, if they are of several kinds
+    sizes, own = model.units(), {*own_units(asked, rank)} - {0, model.layers + 1}
+    elements, layers = float(sum(sizes[unit] for unit in own)), len(own)
     if model.experts:  # each of them has a fixed number of rows
-        mean, mixtures = experts.mean_tokens(asked), of.kinds.count(MIXTURE) / model.layers
-        of_layer += mixtures * sum(mlp) * float(model.experts * (experts.room(asked) or 0) / mean)
-    core = korthikanti.core_flops(s, rows, of.inner) * of.keys(s) / s / (asked.layout.tp * asked.layout.cp)
-    matrices = palm.flops_a_token(of_layer, 1, 1, 1, s, attention=False) / 3 * tokens
+        mean = experts.mean_tokens(asked)
+        mixtures = sum(of.kinds[unit - 1] == MIXTURE for unit in own)
+        elements += mixtures * sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
+    keys = of.keys(s)
+    if asked.tiled:  # without tiles that the mask hides (FlashAttention, section 3.1)
+        keys -= keys * (keys - 1) / (2 * s)
+    core = layers * korthikanti.core_flops(s, rows, of.inner) * keys / s / (asked.layout.tp * asked.layout.cp)
+    matrices = palm.flops_a_token(elements, 1, 1, 1, s, attention=False) / 3 * tokens
     logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
-    return Operations(layers * (matrices + core), layers * core, head * logits)
+    return Operations(matrices + core, core, head * logits)
 
 
 def message_time(cluster: Cluster, asked: Asked, axis: str, nbytes: float, messages: float) -> float:
@@ -171,7 +175,7 @@ def of_stage(
     """The seconds of an asked rank's stage. along: the volumes of the tensor, context and expert axes."""
     t, n = asked.layout.tp, asked.layout.cp
     rate = cluster.flops * cluster.ceiling
-    done = operations(asked, share.layers, share.head, share.b)
+    done = operations(asked, rank, share.head, share.b)
     run = share.layers and share.layers_again / share.layers  # forwards of a layer that run again
     again = (run * done.layers + (asked.recompute == "selective") * done.core) / rate
     work = 3 * (done.layers + done.head) / rate

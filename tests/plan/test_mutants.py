@@ -27,7 +27,7 @@ print(*(one.what for one in differences(small("gpt", **more), Choice(**row))), s
 def felled(mutant: dict[str, Any], folder: str) -> set[str]:
     """What falls in this copy: lines of the check of its row, or its test."""
     env = {**os.environ, **python_in(folder)}
-    env["PYTHONPATH"] += os.pathsep + str(HERE)
+    env["PYTHONPATH"] += os.pathsep + str(HERE) + os.pathsep + str(HERE.parent)
     if "test" in mutant:
         line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / mutant["test"])]
     else:
