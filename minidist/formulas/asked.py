@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
 from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
@@ -49,6 +50,9 @@ class Asked:
     accumulate: int = 1  # micro-batches of a step
     validate: int = 0  # batches
     precision: str = "mixed"
+    grad_dtype: str = "stored"  # or "fp32": gradients are added up, and summed over the ranks, in float32
+    tiled: bool = False  # attention in tiles: no probabilities are kept, but their log-sum-exp
+    profile: Profile = PAPER  # what a system holds: a plan's question; the chapters hold what the papers say
     optimizer: str = "adamw"
     dropout: float = 0.0
     recompute: str = "none"  # a policy of `papers/chen.py`
@@ -84,6 +88,11 @@ class Asked:
     def bytes(self) -> Bytes:
         """The bytes that a number takes."""
         return BYTES[self.precision]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of a gradient that is held or sent."""
+        return 4 if self.grad_dtype == "fp32" else self.bytes.stored
 
     @property
     def optimizer_bytes(self) -> int:

@@ -6,10 +6,11 @@ and send as one; ψ is the number of parameters of one unit.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from minidist.papers import llama, megatron
 from minidist.papers.collectives import chunk_sizes
+from minidist.papers.decoder import DENSE, MIXTURE, Decoder, Mixture, cut_and_whole
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,32 @@ class Model:
     top: int = 1  # k: a token goes through this many
     apart: int = 0
     f: int = 0  # the width of a Llama's MLP; 0: the usual one
+    other: Decoder | None = None  # a model that is neither: its parameters; the sizes above are as near as they come
+
+    @classmethod
+    def like(cls, of: Decoder) -> "Model":
+        """The model of another family; its name is the one to whose layers its own are nearer."""
+        experts, top = (of.mixture.experts, of.mixture.top) if of.mixture else (0, 1)
+        name = "gpt" if of.norm_bias else "llama"
+        return cls(name, of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, experts, top, f=of.f, other=of)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The same as sizes of any family's decoder."""
+        if self.other:
+            return self.other
+        gpt, layers = self.name == "gpt", (MIXTURE if self.experts else DENSE,) * self.layers
+        f = 4 * self.h if gpt else self.mlp_width
+        return Decoder(
+            v=self.v, s=self.s, h=self.h, a=self.a, kv=self.kv, d=self.h // self.a, f=f, kinds=layers, gated=not gpt,
+            tied=self.tied, learned=gpt, qkv_bias=gpt, out_bias=gpt, mlp_bias=gpt, norm_bias=gpt,
+            mixture=Mixture(self.experts, self.top, f) if self.experts else None,
+        )  # fmt: skip
+
+    def with_mixture(self, experts: int, top: int) -> "Model":
+        """The same with this number of experts in its mixtures, or in every layer if it has none."""
+        other = self.other and self.other.with_experts(experts, top)
+        return replace(self, experts=experts, top=top, other=other)
 
     @property
     def mlp_width(self) -> int:
@@ -37,6 +64,8 @@ class Model:
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """For each of t ranks that share every layer, its parameters of each unit: those that are cut, and those that
         every rank has."""
+        if self.other:
+            return self.other.cut_and_whole(t)
         if self.name == "gpt":
             ranks = [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
         else:
@@ -48,6 +77,8 @@ class Model:
     def without_experts(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """The same without the parameters of experts: of a mixture, only the router is left, on every rank. (Cached,
         because a few models are asked many times.)"""
+        if self.other:
+            return self.other.cut_and_whole(t, experts=0)
         dense = replace(self, experts=0).cut_and_whole(t)
         return self.with_experts(dense, t, 0) if self.experts else dense
 
@@ -61,13 +92,18 @@ class Model:
         return found
 
     def mlp(self, t: int = 1) -> list[tuple[int, int]]:
-        """For each of t ranks, a layer's MLP, cut and whole: together 8h² + 5h, or for a Llama 3hf."""
+        """For each of t ranks, a layer's MLP or one expert, cut and whole: together 8h² + 5h, or for a Llama 3hf."""
+        if self.other:
+            width = self.other.mixture.width if self.other.mixture else self.other.f
+            return [cut_and_whole(self.other.mlp(width, t, rank)) for rank in range(t)]
         if self.name == "gpt":
             return [((8 * self.h**2 + 4 * self.h) // t, self.h)] * t
         return [(3 * self.h * part, 0) for part in chunk_sizes(self.mlp_width, t)]
 
     def active(self) -> int:
         """Parameters that a token goes through."""
+        if self.other:
+            return self.other.active
         [mlp] = self.mlp()
         return self.parameters() - self.layers * max(0, self.experts - self.top) * sum(mlp)
 
@@ -80,7 +116,9 @@ class Model:
 
     def small_and_large(self) -> list[tuple[int, int]]:
         """Elements of each unit in parameters of at most `apart` elements, and in larger ones."""
-        if self.name == "gpt":
+        if self.other:
+            sizes = self.other.parameter_sizes
+        elif self.name == "gpt":
             sizes = megatron.parameter_sizes(self.v, self.s, self.h, self.layers, self.tied)
         else:
             sizes = llama.parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, self.mlp_width)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from minidist.formulas.asked import Asked
+from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
 from minidist.papers.models import Model
 from minidist.pp.schedules import SCHEDULES
@@ -27,6 +28,7 @@ class Wanted:
     sequence: bool = True  # tensor-parallel ranks cut by positions what they do not cut by heads (Korthikanti, §4.2.2)
     scheme: str = "ring"  # how queries meet the keys of other context ranks
     capacity: float = 1.0  # room of an expert, times the mean of rows: then bytes do not depend on where tokens go
+    profile: Profile = PAPER  # what the system holds
 
     @property
     def tokens(self) -> int:
@@ -129,6 +131,9 @@ def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Asked:
         batch=wanted.batch,
         accumulate=choice.micro_batches(wanted.batch),
         precision=wanted.precision,
+        grad_dtype=wanted.profile.grad_dtype,
+        tiled=wanted.profile.attention == "tiled",
+        profile=wanted.profile,
         recompute=choice.recompute,
         zero=choice.zero,
         sequence_parallel=wanted.sequence and choice.tp > 1,

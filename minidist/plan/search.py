@@ -91,11 +91,11 @@ def search(wanted: Wanted, cluster: Cluster) -> SearchResult:
     for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
             asked = ask(wanted, choice)
-            if evaluator.states(asked) > cluster.memory:
+            if evaluator.states(asked) > cluster.room:
                 left_out[STATES] += len(sizes) - done
                 break
             need = evaluator.held(asked)
-            if need.total > cluster.memory:
+            if need.total > cluster.room:
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, asked, need))

@@ -46,6 +46,12 @@ class Cluster:
     across: float = 50e9
     latency: float = 5e-6  # seconds of a message
     ceiling: float = CEILING  # the share of `flops` that a device reaches
+    reserve: int = 0  # bytes of a device that an allocator and libraries take
+
+    @property
+    def room(self) -> int:
+        """Bytes of a device for what formulas count."""
+        return self.memory - self.reserve
 
 
 class Seconds(NamedTuple):
