@@ -11,6 +11,7 @@ from minidist.formulas.experts import Stored
 from minidist.layout import Layout
 from minidist.papers import chen, context, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes
+from minidist.papers.decoder import MIXTURE
 
 # ---- units -----------------------------------------------------------------------------------------------------------
 
@@ -120,8 +121,8 @@ def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
     if run.model.tied and head in own and 0 not in own:
         found[0] = stored_as(*sizes[0])[:1]
     if run.model.experts:
-        routed = experts.stored(run)[rank]
-        found |= {unit: [*of, routed] for unit, of in found.items() if 1 <= unit <= run.model.layers}
+        routed, kinds = experts.stored(run)[rank], ["", *run.model.decoder.kinds, ""]
+        found |= {unit: [*of, routed] for unit, of in found.items() if kinds[unit] == MIXTURE}
     return found
 
 
@@ -142,9 +143,9 @@ def states_of(run: Asked, rank: int) -> zero.ModelStates:
 
 def states_in(run: Asked, held: Sequence[Stored]) -> zero.ModelStates:
     """Bytes of model states of what is stored: G ranks divide it, or the ranks with the same experts."""
-    p, k = run.bytes.stored, run.optimizer_bytes
+    p, g, k = run.bytes.stored, run.gradient_bytes, run.optimizer_bytes
     alike = Counter(held).items()  # layers are alike
-    each = [(n, zero.model_states(of.size, of.among, run.zero, p, p, k)) for of, n in alike]
+    each = [(n, zero.model_states(of.size, of.among, run.zero, p, g, k)) for of, n in alike]
     return zero.ModelStates(
         *(sum(n * getattr(of, kind) for n, of in each) for kind in ("parameters", "gradients", "optimizer"))
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from minidist.engine import Settings
 from minidist.exchange.one_process import run_ranks
+from minidist.formulas.profile import PAPER
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
@@ -26,7 +27,7 @@ from minidist.papers import pipelines
 from minidist.parallel3d import grid
 from minidist.pipeline import Pipeline
 from minidist.plan import show
-from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.choice import Choice, Wanted, ask, divides
 from minidist.plan.memory import held
 from minidist.plan.orders import splits
 from minidist.plan.search import Row
@@ -141,6 +142,9 @@ def farthest(what: str, pairs: Iterable[tuple[float, float]]) -> Compared:
 def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Choice]:
     """The row for a tiny model, on at most `most` ranks: the longest axis is halved until that fits. With hybrid
     sharding, the data axis keeps its hosts as long as it can."""
+    parts, ends = choice.pp * choice.chunks, (choice.first, choice.last)
+    usual, uneven = wanted.model.layers / parts, ends == (None, None) and not divides(wanted.model.layers, parts)
+    more = [None if n is None else (n > usual) - (n < usual) for n in ends]
     while choice.ranks > most:
         axis = max(("dp", "pp", "cp", "tp"), key=lambda name: getattr(choice, name))
         size = getattr(choice, axis)
@@ -155,18 +159,27 @@ def scaled(wanted: Wanted, choice: Choice, most: int = MOST) -> tuple[Wanted, Ch
     elif choice.pp % SCHEDULES[choice.schedule].stages_in:  # for example 3 stages, from 6
         choice = replace(choice, pp=choice.pp + 1)
     ep = max(n for n in range(1, choice.ep + 1) if math.gcd(choice.ep, choice.dp // choice.hosts * choice.cp) % n == 0)
-    choice = replace(choice, chunks=min(choice.chunks, 3), rows=1, ep=ep)  # a first chunk, one between, a last one
-    return tiny(wanted, choice), choice
+    chunks = min(choice.chunks, 3)  # a first chunk, one between, a last one
+    each = layers_of_chunk(choice.pp * chunks)
+    first, last = (None if n is None or choice.pp == 1 else each + n for n in more)
+    choice = replace(choice, chunks=chunks, rows=1, ep=ep, first=first, last=last)
+    return tiny(wanted, choice, uneven), choice
 
 
-def tiny(wanted: Wanted, choice: Choice) -> Wanted:
-    """A tiny model that the row's axes divide: one or two layers for each chunk, and micro-batches for each stage."""
+def layers_of_chunk(chunks: int) -> int:
+    """One or two: for each of this many chunks of a tiny model."""
+    return 2 if chunks <= 8 else 1
+
+
+def tiny(wanted: Wanted, choice: Choice, uneven: bool = False) -> Wanted:
+    """A tiny model that the row's axes divide, with micro-batches for each stage. uneven: with one layer more."""
     of, chunks = wanted.model, choice.pp * choice.chunks
     group = of.a // of.kv
     kv = choice.tp * (choice.cp if wanted.scheme == "ulysses" else 1)
     heads = kv * min(group, 4)
     context = 2 * choice.cp * choice.tp
-    layers = chunks * (2 if chunks <= 8 else 1)
+    given = [end for end in (choice.first, choice.last) if end is not None]
+    layers = (chunks - len(given)) * layers_of_chunk(chunks) + sum(given) + uneven
     shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
     experts, top = (2 * choice.ep, min(of.top, 2)) if of.experts else (0, 1)
     model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top)
@@ -177,16 +190,18 @@ def tiny(wanted: Wanted, choice: Choice) -> Wanted:
 
 def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     """Run a row, and print what was counted; 1 if anything differs from its formula."""
-    small, choice = scaled(wanted, row.choice)
+    small, choice = scaled(replace(wanted, profile=PAPER), row.choice)  # what the chapters hold
     per_host = 2 if choice.ranks % 2 == 0 else 0
     rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:
         hosts = f", {per_host} to a host" if per_host else ""
         words = f"dp {choice.dp} x tp {choice.tp} x cp {choice.cp} x pp {choice.pp}, ep {choice.ep}, {choice.schedule}"
         model = small.model
+        sizes = [len({*part} - {0, model.layers + 1}) for part in choice.parts(model.layers)]
+        layers = f"{model.layers}" if len({*sizes}) == 1 else "+".join(map(str, sizes))
         text = (
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
-            f" recompute {choice.recompute}; {model.layers} layers, {model.h} wide, {small.batch} sequences of"
+            f" recompute {choice.recompute}; {layers} layers, {model.h} wide, {small.batch} sequences of"
             f" {small.context}."
         )
         print(show.wrapped(text) + "\n")

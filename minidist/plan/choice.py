@@ -1,18 +1,20 @@
 """A row of the plan, and the question that it puts to `formulas/`.
 
 Those formulas are checked by every run on ranks. They ask an `Asked` where each rank stands. A plan's Asked names one
-rank for each kind of stage (the first, the second, the last), so that a question about 16,384 ranks costs no more than
-one about three.
+rank for each kind of stage, so that a question about 16,384 ranks costs no more than one about three.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cache
 
 from minidist.formulas.asked import Asked
 from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
+from minidist.papers import pipelines
 from minidist.papers.models import Model
+from minidist.pp.options import parts
 from minidist.pp.schedules import SCHEDULES
 
 
@@ -51,6 +53,8 @@ class Choice:
     hosts: int = 1  # copies of the model states among the dp ranks, with stage 3 (hybrid sharding)
     recompute: str = "none"
     rows: int = 1  # b: sequences of a rank in a micro-batch
+    first: int | None = None  # layers of the model's first chunk, and of its last; None: as `parts` says
+    last: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -59,6 +63,10 @@ class Choice:
     def micro_batches(self, batch: int) -> int:
         """m: the micro-batches in a step of this many sequences."""
         return batch // (self.dp * self.rows)
+
+    def parts(self, layers: int) -> tuple[range, ...]:
+        """The units of each chunk. In a cross, each is on two stages."""
+        return parts(layers, self.pp * self.chunks, self.first, self.last)
 
     def layout(self, wanted: Wanted) -> Layout:
         """The layout of the ranks, with the units of each chunk."""
@@ -72,7 +80,7 @@ class Choice:
             micro_batches=self.micro_batches(wanted.batch),
             chunks=self.chunks,
             contiguous=contiguous(self.schedule, self.pp, self.micro_batches(wanted.batch)),
-            parts=parts(wanted.model.layers, self.pp * self.chunks),  # in a cross, each is on two stages
+            parts=self.parts(wanted.model.layers),
             ep=self.ep,
         )
 
@@ -84,8 +92,8 @@ def contiguous(schedule: str, p: int, m: int) -> int:
 
 
 def divides(layers: int, n: int) -> bool:
-    """Whether n chunks can have equally many layers, or equally many units."""
-    return layers % n == 0 or ((layers + 2) % n == 0 and n > 1)
+    """Whether n chunks have equally many layers, or equally many units."""
+    return layers % n == 0 or (layers + 2) % n == 0
 
 
 def misfit(wanted: Wanted, at: Choice) -> str:
@@ -95,8 +103,8 @@ def misfit(wanted: Wanted, at: Choice) -> str:
         return f"{at.tp} tensor ranks cannot divide {model.kv} heads"
     if wanted.sequence and s % at.tp:
         return f"{at.tp} tensor ranks cannot divide {s:,} positions"
-    if not divides(model.layers, at.pp):
-        return f"{at.pp} stages cannot divide {model.layers} layers"
+    if at.pp > model.layers and not divides(model.layers, at.pp):
+        return f"{at.pp} stages are too many for {model.layers} layers"
     if wanted.batch % at.dp:
         return f"{at.dp} data ranks cannot divide {wanted.batch:,} sequences"
     if at.cp > 1 and s % (2 * at.cp * at.tp):
@@ -106,27 +114,26 @@ def misfit(wanted: Wanted, at: Choice) -> str:
     return ""
 
 
-def parts(layers: int, n: int) -> tuple[range, ...]:
-    """The units of each of n chunks: equally many layers; the first also has the embedding, and the last the head. If
-    n does not divide the layers, embedding and head count as layers (Llama 3, section 3.3.2: its 126 layers make
-    128 units, and the first and the last stage have a layer fewer)."""
-    if layers % n == 0:
-        ends = [1 + layers // n * i for i in range(n + 1)]
-        ends[0], ends[-1] = 0, layers + 2
-    else:
-        ends = [(layers + 2) // n * i for i in range(n + 1)]
-    return tuple(range(first, end) for first, end in pairwise(ends))
+@cache
+def stages_to_ask(schedule: str, pp: int, parts: tuple[range, ...]) -> tuple[int, ...]:
+    """Stages, from 1, of which one is the fullest: the first of each kind, because it has most micro-batches in flight;
+    if W comes later than B, the first two (V-Min's stages are alike in threes); and the last."""
+    kinds, near = defaultdict[object, list[int]](list), 2 if SCHEDULES[schedule].splits else 1
+    chunks = len(parts) // pp
+    for stage in range(1, pp + 1):
+        of = [parts[part] for part in pipelines.parts_of(schedule, pp, stage, chunks)]
+        kinds[tuple((len(units), units[0] == 0, units[-1] == parts[-1][-1]) for units in of)].append(stage)
+    return tuple(sorted({pp, *(stage for stages in kinds.values() for stage in stages[:near])}))
 
 
 def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Asked:
-    """The question about a row: about one rank of the first, the second and the last stage, or about every rank. If W
-    comes later than B, also about the third stage: V-Min's stages are alike in threes."""
-    near = 3 if SCHEDULES[choice.schedule].splits else 2
-    stages = sorted({*range(1, min(near, choice.pp) + 1), choice.pp})
+    """The question about a row: about one rank of each of `stages_to_ask`, or about every rank."""
+    layout = choice.layout(wanted)
+    stages = () if every_rank else stages_to_ask(layout.schedule, layout.pp, layout.parts)
     return Asked(
         chapter="parallel3d",
         model=wanted.model,
-        layout=choice.layout(wanted),
+        layout=layout,
         context=wanted.context,
         batch=wanted.batch,
         accumulate=choice.micro_batches(wanted.batch),
@@ -139,5 +146,5 @@ def ask(wanted: Wanted, choice: Choice, every_rank: bool = False) -> Asked:
         sequence_parallel=wanted.sequence and choice.tp > 1,
         attention=wanted.scheme,
         capacity=wanted.capacity,
-        only=() if every_rank else tuple(Place(0, 0, stage - 1, 0, 0) for stage in stages),
+        only=tuple(Place(0, 0, stage - 1, 0, 0) for stage in stages),
     )

@@ -18,6 +18,7 @@ from minidist.cli.fields import choice, fill, flag, option, output, outputs, par
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
+from minidist.formulas.profile import usual
 from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
@@ -149,7 +150,8 @@ def wanted_of(options: PlanOptions) -> Wanted:
             f" {max(options.batch // context, 1) * context}"
         )
     sizes = options.batch // context, context, options.precision
-    return Wanted(name, model, *sizes, scheme=options.scheme, capacity=options.capacity)
+    profile = usual(options.precision)
+    return Wanted(name, model, *sizes, scheme=options.scheme, capacity=options.capacity, profile=profile)
 
 
 def cluster_of(options: PlanOptions) -> Cluster:

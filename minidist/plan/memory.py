@@ -1,9 +1,12 @@
-"""What the fullest rank of a row holds, by kind: the formulas of `formulas/needs.py`, which every run is checked by."""
+"""What the fullest rank of a row holds, by kind. With the profile `paper` by the formulas of `formulas/needs.py`, which
+every run is checked by; with a system's by those of `formulas/system.py`.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from minidist.formulas import system
 from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
 from minidist.formulas.context import blocks
@@ -17,7 +20,8 @@ T = TypeVar("T")
 
 
 class Held(NamedTuple):
-    """Bytes on one rank: model states, the most of each other kind, and the most at a time."""
+    """Bytes on one rank: model states, the most of each other kind, and the most at a time. With a system's profile,
+    kinds are what it holds at its fullest moment, and so `total` is their sum."""
 
     parameters: float
     gradients: float
@@ -27,6 +31,10 @@ class Held(NamedTuple):
     ends: float  # what embedding, head and loss keep
     messages: float  # keys and values on their way
     total: float  # at a time
+    stand_ins: float = 0  # of a system: gradients that nobody reads
+    workspaces: float = 0
+    transient: float = 0  # what a backward allocates, minus what it has released
+    moment: str = ""  # the fullest, with a system's profile
 
     @property
     def states(self) -> float:
@@ -45,12 +53,15 @@ class Memo(dict[Any, Any]):
 
 def states_on(asked: Asked, memo: Memo, rank: int) -> zero.ModelStates:
     """A rank's model states."""
-    return memo.recall(("states", *of_part(asked, rank), asked.zero), partial(states_of, asked, rank))
+    formula = states_of if asked.profile.name == "paper" else system.states
+    return memo.recall(("states", *of_part(asked, rank), asked.zero), partial(formula, asked, rank))
 
 
 def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
     """What each asked rank holds. Kinds have their peaks at different moments, so `total` is less than their sum."""
     memo = Memo() if memo is None else memo
+    if asked.profile.name != "paper":
+        return [held_by_system(asked, memo, rank) for rank in range(asked.ranks)]
     found, at = [], asked.layout
     m, group = at.micro_batches, at.contiguous or at.pp
     enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
@@ -64,6 +75,21 @@ def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
         kinds = states.parameters, states.gradients, states.optimizer, *fullest.of_kinds, message
         found.append(Held(*kinds, states.total + fullest.together + message))
     return found
+
+
+def held_by_system(asked: Asked, memo: Memo, rank: int) -> Held:
+    """What an asked rank of a system holds at its fullest moment."""
+    at, place = asked.layout, asked.places[rank]
+    part = place.context, asked.zero, *of_part(asked, rank, asked.zero >= 2)
+    fixed = memo.recall(("fixed", asked.dividing, at.ep, at.cp, *part), partial(system.fixed, asked, rank))
+
+    def passages() -> dict[system.Part, system.Pass]:
+        return {chunk: system.passage(asked, rank, chunk) for chunk in {*system.parts(asked, rank)}}
+
+    passed = memo.recall(("passages", *part, *of_pass(asked)), passages)
+    moment, load = system.fullest(asked, rank, passed)
+    states, others = fixed[:3], (load.passing, load.activations, load.ends, 0.0)
+    return Held(*states, *others, sum(fixed) + sum(load), *fixed[3:], load.transient, moment)
 
 
 def peaks(asked: Asked, memo: Memo, rank: int) -> Peaks:
@@ -87,7 +113,8 @@ def of_part(asked: Asked, rank: int, divided: bool = True) -> tuple[Any, ...]:
     """What a rank's part of the model depends on. divided: its padding, too, with which ranks can divide it."""
     at, place = asked.layout, asked.places[rank]
     among = (asked.dividing, at.ep) if divided else ()
-    return at.tp, *among, at.pp, at.chunks, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
+    ends = len(at.parts[0]), len(at.parts[-1])  # if these are given, they decide how all parts are cut
+    return at.tp, *among, at.pp, at.chunks, *ends, SCHEDULES[at.schedule].shape, place.pipeline, place.tensor
 
 
 def of_pass(asked: Asked) -> tuple[Any, ...]:

@@ -32,15 +32,17 @@ BUBBLES = {  # as --explain writes them, relative to the work, and their sources
 
 
 @cache
-def orders(layers: int, pp: int) -> list[tuple[str, int]]:
-    """Schedules and chunks that p stages allow."""
-    found = [("1f1b", 1)]
-    for schedule in TRIED[1:] if pp > 1 else ():
-        kind = SCHEDULES[schedule]
+def orders(layers: int, pp: int, schedule: str = "") -> list[tuple[str, int]]:
+    """Schedules and chunks that p stages allow: all, or of this one. Chunks may be uneven if a schedule has a fixed
+    number of them; otherwise another number is as good."""
+    found = []
+    for name in ((schedule,) if schedule else TRIED) if pp > 1 else ("1f1b",) * (schedule in ("", "1f1b")):
+        kind = SCHEDULES[name]
         most = (layers + 2) // pp if kind.any_chunks else kind.chunks
         for chunks in range(kind.chunks, most + 1):
-            if pp % kind.stages_in == 0 and divides(layers, pp * chunks):
-                found.append((schedule, chunks))
+            uneven = not kind.any_chunks and pp * chunks <= layers
+            if pp % kind.stages_in == 0 and (uneven or divides(layers, pp * chunks)):
+                found.append((name, chunks))
     return found
 
 

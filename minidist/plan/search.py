@@ -1,9 +1,10 @@
 """All rows that divide, the fastest first; and how many do not fit, by their reason.
 
 Whatever divides is tried: every number of tensor, context and data ranks and of stages, and every number of ranks that
-divides the experts. So are every number of chunks that leaves each stage equally many layers, and every micro-batch;
-ZeRO's stages, hybrid sharding by hosts, and three policies of recomputation. `orders.py` says which schedules. If that
-makes more than `MOST` rows, some are not tried: `LIMITS`.
+divides the experts. So are every number of chunks that leaves each stage equally many layers, or, if the schedule has
+a fixed number of chunks, almost (`pp/options.parts`), and every micro-batch; ZeRO's stages, hybrid sharding by hosts,
+and three policies of recomputation. `orders.py` says which schedules. If that makes more than `MOST` rows, some are not
+tried: `LIMITS`.
 """
 
 import math
@@ -65,9 +66,10 @@ class Evaluator:
 
     def seconds(self, choice: Choice, asked: Asked) -> Seconds:
         order = choice.schedule if splits(choice.schedule) else "loop"
-        of_stages = choice.tp, choice.cp, choice.pp, choice.chunks, order, choice.rows, choice.recompute, choice.ep
+        cut = choice.tp, choice.cp, choice.pp, choice.chunks, choice.first, choice.last, choice.ep, order
+        of_stages = *cut, choice.rows, choice.recompute
         stage: StageSeconds = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
-        of_data = choice.dp, choice.tp, choice.cp, choice.pp, choice.ep, choice.chunks, order, choice.zero, choice.hosts
+        of_data = *cut, choice.dp, choice.zero, choice.hosts
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )

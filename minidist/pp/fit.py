@@ -9,7 +9,7 @@ from minidist import UsageError
 from minidist.layout import Layout
 from minidist.nn.layers import Unit
 from minidist.pp import balance
-from minidist.pp.options import chunks_of, contiguous_of
+from minidist.pp.options import chunks_of, contiguous_of, parts
 from minidist.pp.schedules import SCHEDULES
 
 LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
@@ -25,6 +25,8 @@ class Staging(NamedTuple):
     chunks: int | None
     contiguous: int | None
     replicas: tuple[int, ...] = ()
+    first: int | None = None  # layers of the model's first chunk, and of its last
+    last: int | None = None
 
 
 def fit(asked: Staging, layers: int, batch: int, ranks: int, sharing: int = 1) -> Layout:
@@ -71,8 +73,10 @@ def fit(asked: Staging, layers: int, batch: int, ranks: int, sharing: int = 1) -
         remedy = {"--micro-batches": good} if good != m else {}
         remedy |= {"--batch": enough} if enough != batch else {}
         raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
-    contiguous = contiguous_of(name, stages, m, asked.contiguous)
-    return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, contiguous=contiguous, replicas=replicas)
+    found = Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, replicas=replicas)
+    contiguous, given = contiguous_of(name, stages, m, asked.contiguous), (asked.first, asked.last)
+    uneven = () if given == (None, None) else parts(layers, needed, *given)
+    return replace(found, contiguous=contiguous, parts=uneven)
 
 
 def few_micro_batches(at: Layout) -> int | None:
@@ -94,7 +98,9 @@ def divisors(n: int) -> list[int]:
 
 
 def cut(layout: Layout, units: list[Unit], batch: int, context: int, itemsize: int) -> Layout:
-    """The layout with the units of each chunk, cut so that chunks are balanced."""
+    """The layout with the units of each chunk: as it says, or cut so that chunks are balanced."""
+    if layout.parts:
+        return layout
     known = balance.profile(units, batch // layout.micro_batches, context, itemsize)
     replicas = layout.replicas or (1,) * (layout.pp * layout.chunks)
     _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)

@@ -1,4 +1,7 @@
-"""What a schedule's own options may be: chunks of a stage, and Llama 3's turns. It needs no NumPy."""
+"""What a schedule's own options may be: chunks of a stage, their layers, Llama 3's turns. It needs no NumPy."""
+
+from functools import cache
+from itertools import accumulate, pairwise
 
 from minidist import UsageError
 from minidist.pp.schedules import SCHEDULES
@@ -12,6 +15,35 @@ def chunks_of(name: str, asked: int | None) -> int:
             raise UsageError(f"{name} has {schedule.chunks} chunks to a stage: leave out --chunks")
         raise UsageError(f"{name} has one chunk to a stage: leave out --chunks, or use --schedule interleaved")
     return asked or schedule.chunks
+
+
+@cache
+def parts(layers: int, n: int, first: int | None = None, last: int | None = None) -> tuple[range, ...]:
+    """The units of each of n chunks: its layers; the first also has the embedding, and the last the head.
+
+    If n divides the layers, each chunk has equally many. Otherwise embedding and head count as layers, and the first
+    chunks have one more if that does not come out even (torchtitan's rule. Llama 3, section 3.3.2: 126 layers make 128
+    units, and the first and the last stage have a layer fewer). first, last: the layers of these two chunks, if given;
+    the others share the rest (Megatron-LM's --decoder-first-pipeline-num-layers). Raises UsageError if one has no unit.
+    """
+    before, after = ([] if given is None else [given] for given in (first, last))
+    rest, others = layers - sum(before) - sum(after), n - len(before) - len(after)
+    if others < 0 or rest < others - 2 * (not before + after) or (rest and not others):
+        wanted = f", {first} of them in the first" * (first is not None) + f", {last} in the last" * (last is not None)
+        raise UsageError(f"{n} chunks cannot have {layers} layers{wanted}")
+    if layers % n and not before + after:
+        sizes = spread(layers + 2, n)
+    else:
+        sizes = [*before, *spread(rest, others), *after]
+        sizes[0] += 1
+        sizes[-1] += 1
+    return tuple(range(start, end) for start, end in pairwise(accumulate(sizes, initial=0)))
+
+
+def spread(number: int, n: int) -> list[int]:
+    """The sizes of n parts: equal, or the first ones larger by one."""
+    less, more = divmod(number, max(n, 1))
+    return [less + 1] * more + [less] * (n - more)
 
 
 def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:

@@ -51,8 +51,10 @@ class GridOptions:
     host_limit: int | None = whole("H", HIDDEN)
     schedule: str | None = choice(WITH_FLUSH, None, "with a flush: pipeline --draw all; default: 1f1b")
     micro_batches: int | None = whole("M", "in a step; default: about 8, or unpipelined 1", short="-m")
-    chunks: int | None = whole("V", "of a stage that has several; --contiguous N: llama3", short="-v")
+    chunks: int | None = whole("V", "of a stage; --contiguous, --first-layers, --last-layers", short="-v")
     contiguous: int | None = whole("N", HIDDEN)
+    first_layers: int | None = whole("N", HIDDEN, least=0)
+    last_layers: int | None = whole("N", HIDDEN, least=0)
     trace: str | None = output("write the timelines for https://ui.perfetto.dev")
     sequence_parallel: bool = sequence_flag()
 
@@ -96,7 +98,10 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
     if own.micro_batches and accumulate not in (1, own.micro_batches):
         raise UsageError("--accumulate and --micro-batches say the same: use one of them")
     micro_batches = own.micro_batches or (accumulate if accumulate > 1 or pp == 1 else None)
-    asked = pipelines.Staging(own.schedule or "1f1b", micro_batches, own.chunks, own.contiguous)
+    ends = own.first_layers, own.last_layers
+    if pp == 1 and ends != (None, None):
+        raise UsageError("--first-layers and --last-layers are of a pipeline: use them with --pp 2")
+    asked = pipelines.Staging(own.schedule or "1f1b", micro_batches, own.chunks, own.contiguous, (), *ends)
     staged = pipelines.fit(asked, model.layers, line.training.batch, pp, sharing=dp)
     return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep, ep_hosts=ep_hosts)
 
@@ -111,6 +116,7 @@ class Parallel3DChapter(Chapter[GridOptions]):
         "experts": "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --capacity 1.25",
         "context": "--dp 2 --pp 2 --cp 2 --tp 1 --scheme ulysses --zero 2",
         "hosts": "--dp 4 --pp 2 --tp 1 --experts 8 --ranks-per-host 2 --host-limit 1",
+        "uneven": "--dp 2 --pp 4 --tp 1 --layers 6 --first-layers 0 --last-layers 1",
         "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
     }
 

@@ -67,8 +67,10 @@ ON_ITS_OWN = "--clip 0 --precision fp32 --untied"
 class PipelineOptions:
     schedule: str = choice(SCHEDULES, "1f1b", "one of those of --draw all")
     micro_batches: int | None = whole("M", "to an update; default: about 8, or PipeDream 1", short="-m")
-    chunks: int | None = whole("V", "of each stage, if it has several; default: 2", short="-v")
+    chunks: int | None = whole("V", "of a stage; --first-layers N and --last-layers N", short="-v")
     contiguous: int | None = whole("N", CONTIGUOUS)
+    first_layers: int | None = whole("N", HIDDEN, least=0)
+    last_layers: int | None = whole("N", HIDDEN, least=0)
     replicas: tuple[int, ...] | str = option((), stage_workers, "R,R,...", "pipedream: ranks of each stage; or auto")
     trace: str | None = output("write the timeline for https://ui.perfetto.dev")
     draw: str | None = choice(("all", *SCHEDULES), None, "draw a schedule, or all; --costs F,B,W[,message[,F&B]]")
@@ -162,7 +164,8 @@ class PipelineChapter(Chapter[PipelineOptions]):
             units = command.prepare(self.name, line, Layout(pp=ranks)).units
             known = balance.profile(units, training.batch, line.model.context, itemsize=4)
             replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
-        asked = Staging(own.schedule, own.micro_batches, own.chunks, own.contiguous, replicas)
+        ends = own.first_layers, own.last_layers
+        asked = Staging(own.schedule, own.micro_batches, own.chunks, own.contiguous, replicas, *ends)
         found = fit(asked, line.model.layers, training.batch, ranks)
         if own.pp not in (None, found.pp):
             raise UsageError(f"--pp {own.pp} is not {found.pp} stages: use mpirun -n {own.pp}, or leave out --pp")

@@ -50,6 +50,16 @@ USUAL = [
     (small(experts=4), Choice(2, 1, 1, 2, 2, "dualpipe")),
 ]
 
+UNEVEN = [  # layers that do not divide; fewer in the first chunk, or more in the last
+    (small("llama", 5), Choice(1, 2, 1, 2, zero=1, recompute="every:1")),
+    (small("gpt", 7, 10), Choice(1, 1, 1, 4, zero=0)),
+    (small("gpt", 5), Choice(2, 1, 1, 3, zero=3, first=1, last=1)),
+    (small("llama", 7), Choice(1, 1, 2, 2, 1, "interleaved", 2, 2, first=0, last=3)),
+    (small("gpt", 6), Choice(1, 2, 1, 2, 1, "zb-v", 2, 1, first=2, last=0)),
+    (small("llama", 5, experts=4), Choice(2, 1, 1, 2, 2, "dualpipe", first=1)),
+    (small("gpt", 7, 12), Choice(1, 1, 1, 3, 1, "v-min", 2, 0)),
+]
+
 
 MORE = [
     (small(experts=4, capacity=1.25), Choice(2, 2, ep=2, zero=3, recompute="every:1")),
@@ -64,7 +74,9 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "choice"), [*USUAL, *(pytest.param(*of, marks=pytest.mark.slow) for of in MORE)])
+@pytest.mark.parametrize(
+    ("wanted", "choice"), [*USUAL, *UNEVEN, *(pytest.param(*of, marks=pytest.mark.slow) for of in MORE)]
+)
 def test_a_row_holds_and_sends_what_the_formulas_say(wanted: Wanted, choice: Choice) -> None:
     assert differences(wanted, choice) == []
 
@@ -140,6 +152,8 @@ def test_wide_rows_as_threads(ranks: int, choice: Choice) -> None:
         Choice(6, 8, 1, 35, zero=0),
         Choice(128, 1, 1, 16, 64),
         Choice(64, 1, 2, 8, 32, hosts=4, zero=3),
+        Choice(64, 1, 1, 16, first=7, last=9),
+        Choice(64, 1, 1, 4),
     ],
 )
 def test_a_row_is_scaled_down_to_what_runs_here(choice: Choice) -> None:
@@ -151,7 +165,11 @@ def test_a_row_is_scaled_down_to_what_runs_here(choice: Choice) -> None:
     assert (fewer.hosts > 1) == (choice.hosts > 1)
     assert (fewer.ep > 1) == (choice.ep > 1)
     assert fewer.ep in expert_ranks(wanted, fewer, fewer.hosts)
-    assert divides(wanted.model.layers, fewer.pp * fewer.chunks)
+    ends = [end for end in (choice.first, choice.last) if end is not None]
+    even = not ends and divides(126, choice.pp * choice.chunks)
+    sizes = [len({*part} - {0, wanted.model.layers + 1}) for part in fewer.parts(wanted.model.layers)]
+    assert (len({*sizes}) == 1) == even
+    assert not ends or sizes[0] < sizes[1] < sizes[-1]
     assert wanted.batch == fewer.dp * fewer.rows * fewer.micro_batches(wanted.batch)
 
 

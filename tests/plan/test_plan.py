@@ -31,13 +31,14 @@ from minidist.papers import korthikanti, pipelines
 from minidist.papers.models import Model
 from minidist.plan import command, published, show, write
 from minidist.plan import search as searching
-from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides, parts
+from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides
 from minidist.plan.memory import held
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
 from minidist.plan.time import CEILING, Cluster, Seconds, flops_a_token
 from minidist.plan.traffic import on_a_host, sent, share_across
 from minidist.plan.trained import models
+from minidist.pp.options import parts
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
 from tables import table
@@ -105,9 +106,9 @@ def test_rows_are_whole() -> None:
 
 
 def test_what_is_asked_of_some_stages_holds_for_all() -> None:
-    """The fullest of the first, the second and the last stage is the fullest of all; of the first three and the last,
-    if W comes later than B."""
-    long = replace(WANTED, model=replace(GPT, layers=48), batch=16)
+    """The fullest of the first of each kind, and of the last stage, is the fullest of all: of the first two of each
+    kind, if W comes later than B. Stages may be uneven."""
+    long, short = replace(WANTED, model=replace(GPT, layers=48), batch=16), replace(WANTED, batch=16)
     for wanted, choice in (
         (WANTED, Choice(2, 1, 1, 8, recompute="selective")),
         (WANTED, Choice(1, 2, 1, 8, 1, "interleaved", 2)),
@@ -115,18 +116,40 @@ def test_what_is_asked_of_some_stages_holds_for_all() -> None:
         *((long, Choice(1, 1, 1, p, 1, "v-min", 2, 0)) for p in (3, 4, 6, 8)),
         *((long, Choice(1, 1, 1, p, 1, "v-half", 2, 0)) for p in (3, 4, 6, 8)),
         *((long, Choice(1, 1, 1, 6, 1, name, chunks, 0)) for name, chunks in SPLIT),
+        *((short, Choice(1, 1, 1, 6, 1, name, chunks, 0)) for name, chunks in (*SPLIT, *SHAPES)),
+        *((long, Choice(1, 1, 1, 6, 1, name, chunks, 0, first=2)) for name, chunks in (*SPLIT, *SHAPES)),
+        *((long, Choice(1, 1, 1, 7, 1, name, chunks, 0, last=3)) for name, chunks in SHAPES),
     ):
         every = max(rank.total for rank in held(ask(wanted, choice, every_rank=True)))
         assert max(rank.total for rank in held(ask(wanted, choice))) == every, choice
 
 
-@given(st.integers(1, 60), st.integers(1, 20))
-def test_parts_are_alike(layers: int, n: int) -> None:
-    made = parts(layers, n) if divides(layers, n) else None
-    if made:
-        middle = {len(part) for part in made[1:-1]}
-        assert len(middle) <= 1
-        assert [unit for part in made for unit in part] == list(range(layers + 2))
+ENDS = st.none() | st.integers(0, 12)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), ENDS, ENDS)
+def test_chunks_have_all_units_and_almost_as_many_layers(
+    layers: int, n: int, first: int | None, last: int | None
+) -> None:
+    """Those whose layers are not given: equally many layers or units, if that comes out even; otherwise the first ones
+    have one more. A chunk without a unit is refused."""
+    try:
+        made = parts(layers, n, first, last)
+    except UsageError:
+        rest, others = layers - (first or 0) - (last or 0), n - (first is not None) - (last is not None)
+        assert rest < others or (rest > 0 and others <= 0) or others < 0
+        return
+    assert [unit for part in made for unit in part] == list(range(layers + 2))
+    assert min(map(len, made)) >= 1
+    held = [len({*part} - {0, layers + 1}) for part in made]
+    assert first is None or held[0] == first
+    assert last is None or held[-1] == last
+    middle = [len(part) for part in made[1:-1]]
+    assert middle == sorted(middle, reverse=True)
+    assert len({*middle}) <= 2
+    if first is last is None:
+        assert len({*held}) == 1 or max(map(len, made)) - min(map(len, made)) <= 1
+        assert not divides(layers, n) or len({*held}) == 1 or len({*map(len, made)}) == 1
 
 
 # ---- bubbles, and what is in flight ----------------------------------------------------------------------------------
@@ -188,6 +211,7 @@ def layer_split(asked: Asked, rank: int, layers: int) -> tuple[float, float, flo
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 SPLIT = ("zb-h1", 1), ("zb-v", 2), ("dualpipe", 1), ("dualpipe-v", 2)
+SHAPES = ("1f1b", 1), ("v-half", 2), ("v-min", 2)
 SHAPED = {"loop": "interleaved", "V": "zb-v"}
 ALONG = {"tensor": ("tensor",), "context": ("context",), "data": ("shard", "context"), "hosts": ("host",)}
 
