@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.cli.fields import parse
 from minidist.engine import Settings
 from minidist.memory.plot import recorded
 from minidist.memory.pool import KINDS, NEEDED, OutOfMemory
@@ -111,7 +112,7 @@ def list_units(model: Any) -> list[Unit]:
 def plan_all_axes(line: str) -> tuple[Wanted, Cluster, list[Row]]:
     """What `python -m minidist plan` answers to this line: its question, and the rows, the fastest first; it prints
     four. Of rows that differ in their schedule alone, there is the fastest."""
-    options = command.parser().parse_args(line.split())
+    options = parse(command.parser(), line.split()).of(command.PlanOptions)
     wanted, cluster = command.wanted_of(options), command.cluster_of(options)
     found = search(wanted, cluster)
     rows = best_chunks(found.rows)

@@ -2,6 +2,7 @@
 
     python -m minidist plan --model llama3-405b --ranks 16384 --device-memory 80GB --batch 16M --context 8192
     python -m minidist plan --model llama2-7b --ranks 64 --check 1
+    python -m minidist plan --model llama3-8b --layout tp=2,dp=4,zero=1 --assert 'memory<80GB'
     python -m minidist plan --published
 
 It only computes, by the formulas that runs on ranks are checked by; `--check` runs a row.
@@ -14,18 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minidist import UsageError
-from minidist.cli.fields import choice, fill, flag, option, output, outputs, parse, path_to, whole
+from minidist.cli.fields import choice, fill, flag, option, output, outputs, parse, part, path_to, whole
 from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
-from minidist.formulas.profile import usual
+from minidist.cli.profiles import ProfileOptions
 from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
-from minidist.plan.search import ACTIVATIONS, STATES, Row, SearchResult, best_chunks, search
+from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
+from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
 from minidist.plan.time import CEILING, Cluster
 
 MIXTURES = {  # by the name that --model takes: the shape, and the positions that it was trained on
@@ -67,7 +69,7 @@ class PlanOptions:
     experts: int | None = option(None, at_least(2, at_most=10_000), "E", "MLPs in place of each layer's one")
     top: int | None = whole("K", "experts that each token goes through; default: 2, or the model's")
     capacity: float = option(1.0, within(0.01, 1e3), "CF", "room of an expert, times the mean")
-    ranks: int = option(8, at_least(1, at_most=10**6), "N", "devices")
+    ranks: int | None = option(None, at_least(1, at_most=10**6), "N", "devices; default: 8, or those of --layout")
     ranks_per_host: int = whole("G", "devices of a host", 8, also="--ranks-per-node")
     device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
     flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
@@ -80,6 +82,8 @@ class PlanOptions:
     tokens: int | None = option(None, tokens(10**3), "N", "of the whole training, such as 15T: how many days?")
     precision: str = choice(BYTES, "bf16", "bf16, mixed (fp16), fp32 or fp64")
     scheme: str = choice(SCHEMES, "ring", f"of context ranks: {', '.join(SCHEMES)}")
+    row: RowOptions = part(RowOptions)
+    system: ProfileOptions = part(ProfileOptions)
     rows: int = option(10, at_least(1, at_most=10**4), "N", "of the table")
     explain: int | None = whole("ROW", "every term of a row, with formula and section")
     check: int | None = whole("ROW", "run a row, scaled down: memory and bytes, counted")
@@ -150,13 +154,14 @@ def wanted_of(options: PlanOptions) -> Wanted:
             f" {max(options.batch // context, 1) * context}"
         )
     sizes = options.batch // context, context, options.precision
-    profile = usual(options.precision)
-    return Wanted(name, model, *sizes, scheme=options.scheme, capacity=options.capacity, profile=profile)
+    scheme, profile = (options.row.layout or {}).get("scheme", options.scheme), options.system.of(options.precision)
+    return Wanted(name, model, *sizes, scheme=scheme, capacity=options.capacity, profile=profile)
 
 
 def cluster_of(options: PlanOptions) -> Cluster:
-    o = options
-    return Cluster(o.ranks, o.device_memory, o.ranks_per_host, o.flops, o.within, o.across, o.latency, o.ceiling)
+    o, ranks = options, options.ranks or (choice_of(options.row, None).ranks if options.row.layout else 8)
+    rates = o.flops, o.within, o.across, o.latency, o.ceiling
+    return Cluster(ranks, o.device_memory, o.ranks_per_host, *rates, o.system.reserved(o.precision, o.device_memory))
 
 
 def row_of(found: SearchResult, number: int, option: str) -> Row:
@@ -171,8 +176,10 @@ def plan(options: PlanOptions) -> int:
     o, wanted, cluster = options, wanted_of(options), cluster_of(options)
     for name in ("--json", "--write-deepspeed", "--write-accelerate"):
         check_writable(name, outputs(o)[name])
-    found = search(wanted, cluster)
-    fit, found = len(found.rows), found._replace(rows=best_chunks(found.rows))
+    asked = asked_row(wanted, cluster, o) if o.row.layout else None
+    found = search(wanted, cluster, {} if asked else o.row.only)
+    fit, others = len(found.rows), best_chunks(found.rows)
+    found = found._replace(rows=[asked] if asked else others)
     if not found.rows:
         raise UsageError(why_none(found))
     explained = row_of(found, o.explain, "--explain") if o.explain else None
@@ -181,21 +188,39 @@ def plan(options: PlanOptions) -> int:
     for text in [] if o.json == "-" else heading(wanted, cluster):
         print(text)
     if o.json != "-":
-        if explained:
-            print("\n".join(show.explain(explained, wanted, cluster, o.tokens)))
+        if explained or (asked and not o.check):
+            print("\n".join(show.explain(explained or found.rows[0], wanted, cluster, o.tokens)))
         elif not o.check:
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
+            print("\n".join(map(show.wrapped, [*why_first(found.rows), *notes(wanted, o.row)])))
             print(show.wrapped(show.ASSUMED))
     if checked:
         from minidist.plan import check  # runs ranks, and needs NumPy
 
         status = check.report(wanted, checked, quiet=o.json == "-")
+    about = asked or checked or explained or found.rows[0]
+    failed = [one.text for one in o.row.asserted if not one.holds(about)]
     if o.json:
         rows = [show.as_json(row, wanted, cluster) for row in found.rows[: o.rows]]
-        write_json(o.json, {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out})
+        report = {"model": wanted.name, "rows": rows, "fit": fit, "left_out": found.left_out, "failed": failed}
+        if asked:
+            better = next_better(asked, others, cluster.room)
+            report["better"] = better and {**show.as_json(better, wanted, cluster), "changes": changes(asked, better)}
+        write_json(o.json, report)
+    if o.json != "-":
+        written += map(show.wrapped, [*told(asked, others, cluster.room), *notes(wanted, o.row)] if asked else [])
+        written += [f"does not hold: {text}" for text in failed]
     for text in written:
         print(text)
-    return status
+    return 1 if failed else status
+
+
+def asked_row(wanted: Wanted, cluster: Cluster, options: PlanOptions) -> Row:
+    """The row that --layout names. Raises UsageError if the model or the batch cannot be divided so."""
+    at = choice_of(options.row, options.ranks)
+    if reason := why_not(wanted, at):
+        raise UsageError(f"--layout: {reason}")
+    return Evaluator(wanted, cluster).row(at)
 
 
 def write_files(found: SearchResult, wanted: Wanted, cluster: Cluster, options: PlanOptions) -> Iterator[str]:

@@ -9,21 +9,35 @@ tried: `LIMITS`.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from minidist import UsageError
 from minidist.formulas.asked import Asked
 from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.time import Cluster, Seconds, StageSeconds, data_time, of_step, slowest, tied_time, useful_flops
+from minidist.plan.time import (
+    Cluster,
+    Messages,
+    Seconds,
+    StageSeconds,
+    data_time,
+    of_step,
+    slowest,
+    tied_time,
+    useful_flops,
+)
 from minidist.plan.traffic import data_volumes_along
+from minidist.pp.schedules import SCHEDULES
 
 RECOMPUTE = ("none", "selective", "every:1")
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -34,6 +48,7 @@ class Row(NamedTuple):
     seconds: Seconds
     tokens: float  # a second
     mfu: float  # model FLOPs utilization
+    links: float  # seconds of messages in a step, also of those that are hidden
 
 
 class SearchResult(NamedTuple):
@@ -59,12 +74,12 @@ class Evaluator:
 
     def row(self, choice: Choice, asked: Asked | None = None, most: Held | None = None) -> Row:
         asked = asked or ask(self.wanted, choice)
-        seconds = self.seconds(choice, asked)
+        seconds, links = self.seconds(choice, asked)
         tokens = self.wanted.tokens / seconds.step
         mfu = tokens * useful_flops(asked) / (self.cluster.ranks * self.cluster.flops)
-        return Row(choice, most or self.held(asked), seconds, tokens, mfu)
+        return Row(choice, most or self.held(asked), seconds, tokens, mfu, links)
 
-    def seconds(self, choice: Choice, asked: Asked) -> Seconds:
+    def seconds(self, choice: Choice, asked: Asked) -> tuple[Seconds, float]:
         order = choice.schedule if splits(choice.schedule) else "loop"
         cut = choice.tp, choice.cp, choice.pp, choice.chunks, choice.first, choice.last, choice.ep, order
         of_stages = *cut, choice.rows, choice.recompute
@@ -73,43 +88,51 @@ class Evaluator:
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )
-        waits = data_time(self.cluster, asked, along, stage) + tied_time(self.cluster, asked, along, stage)
-        return of_step(self.cluster, asked, stage, waits)
+        pairs = zip(*(of(self.cluster, asked, along, stage) for of in (data_time, tied_time)), strict=True)
+        return of_step(self.cluster, asked, stage, Messages(*map(sum, pairs)))
 
 
-def search(wanted: Wanted, cluster: Cluster) -> SearchResult:
+def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) -> SearchResult:
     """All rows that fit. A larger micro-batch needs no less memory: where one does not fit, no larger one is tried, but
-    all are counted. If they are more than `MOST`, the first of `LIMITS` that leaves few enough applies."""
+    all are counted. If they are more than `MOST`, the first of `LIMITS` that leaves few enough applies. only: fields of
+    `SearchLimits`, for which values are given."""
     evaluator, rows, left_out = Evaluator(wanted, cluster), list[Row](), Counter[str]()
     possible = list(axes(wanted, cluster.ranks))
     hidden = [at for at in possible if not hides_nothing(wanted, cluster, at.cp)]
-    left_out[CONTEXT] = sum(count_at(wanted, cluster.per_host, at) for at in possible if at not in hidden)
+    asked = EVERYTHING._replace(**only)
+    left_out[CONTEXT] = sum(count_at(wanted, cluster.per_host, at, asked) for at in possible if at not in hidden)
     numbers = list[int]()
-    for limits in LIMITS:
+    for limits in (limits._replace(**only) for limits in LIMITS):
         numbers.append(sum(count_at(wanted, cluster.per_host, at, limits) for at in hidden))
         if numbers[-1] <= MOST:
             break
     left_out[limits.words] = numbers[0] - numbers[-1]
     for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
-            asked = ask(wanted, choice)
-            if evaluator.states(asked) > cluster.room:
+            question = ask(wanted, choice)
+            if evaluator.states(question) > cluster.room:
                 left_out[STATES] += len(sizes) - done
                 break
-            need = evaluator.held(asked)
+            need = evaluator.held(question)
             if need.total > cluster.room:
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
-            rows.append(evaluator.row(choice, asked, need))
-    rows.sort(key=lambda row: (row.seconds.step, row.held.total))
+            rows.append(evaluator.row(choice, question, need))
+    rows.sort(key=rank)
     return SearchResult(rows, +left_out)
 
 
+def rank(row: Row) -> tuple[float, float, float]:
+    """The fastest rows first. Of those that take equally long: the one that sends for less time, because what a model
+    hides, a cluster may not; then the one that holds less."""
+    return float(f"{row.seconds.step:.9g}"), float(f"{row.links:.9g}"), row.held.total
+
+
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
-    """The fastest of rows that differ only in schedule and chunks."""
+    """The fastest of rows that differ only in the number of chunks."""
     found: dict[Choice, Row] = {}
     for row in rows:
-        found.setdefault(replace(row.choice, schedule="", chunks=0), row)
+        found.setdefault(replace(row.choice, chunks=0), row)
     return list(found.values())
 
 
@@ -133,6 +156,9 @@ class SearchLimits(NamedTuple):
     beyond_hosts: bool = True  # tensor ranks of several hosts (PTD, section 3.2: never better)
     stages: tuple[int, ...] = (0, 1, 2, 3)  # ZeRO's
     sequences: int = 2**62  # of a micro-batch
+    schedule: str = ""  # this one alone; so are the next two
+    recompute: str = ""
+    rows: int = 0
 
 
 MOST = 20_000  # rows: some seconds
@@ -170,21 +196,25 @@ def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) ->
     """For these sizes of the axes: schedule and chunks, micro-batches, ZeRO's stage and hosts, ep, what runs again."""
     if at.tp > per_host and not limits.beyond_hosts:
         return
-    rows = [b for b in divisors(wanted.batch // at.dp) if b <= limits.sequences]
-    for order in orders(wanted.model.layers, at.pp):
+    rows = [b for b in divisors(wanted.batch // at.dp) if b <= limits.sequences and limits.rows in (0, b)]
+    for order in orders(wanted.model.layers, at.pp, limits.schedule):
         schedule, _ = order
         usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
         for zero, hosts in shards(at, per_host, schedule) if usable else ():
             if zero in limits.stages or at.dp * at.cp == 1:
-                for ep, recompute in product(expert_ranks(wanted, at, hosts), policies(at.cp, schedule)):
+                tiled = wanted.profile.attention == "tiled"
+                again = policies(at.cp, schedule, tiled) if not limits.recompute else (limits.recompute,)
+                if splits(schedule) and again != ("none",):
+                    continue
+                for ep, recompute in product(expert_ranks(wanted, at, hosts), again):
                     yield order, usable, (zero, hosts), ep, recompute
 
 
-def policies(cp: int, schedule: str) -> tuple[str, ...]:
-    """What may run again. Context ranks keep no core of attention to be run again (`papers/context.py`)."""
+def policies(cp: int, schedule: str, tiled: bool = False) -> tuple[str, ...]:
+    """What may be recomputed. Context ranks (`papers/context.py`) and attention in tiles keep no core of attention."""
     if splits(schedule):
         return ("none",)
-    return RECOMPUTE if cp == 1 else ("none", "every:1")
+    return RECOMPUTE if cp == 1 and not tiled else ("none", "every:1")
 
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:
@@ -223,20 +253,29 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
-def why_not(wanted: Wanted, choice: Choice, per_host: int) -> str:
-    """Why a search does not try a choice, in a line; empty if it does."""
-    m, pp = choice.micro_batches(wanted.batch), choice.pp
+def why_not(wanted: Wanted, choice: Choice) -> str:
+    """Why a choice cannot be, or has no formula, in a line; empty if it is one, even if a search does not try it."""
+    kind, p, zero = SCHEDULES[choice.schedule], choice.pp, choice.zero
     if found := misfit(wanted, choice):
         return found
-    if (choice.schedule, choice.chunks) not in orders(wanted.model.layers, pp):
-        return f"{pp} stages of {choice.chunks} chunks cannot divide {wanted.model.layers} layers"
-    if not takes(choice.schedule, m, pp):
-        return f"{choice.schedule} on {pp} stages does not take {m} micro-batches"
-    if (choice.zero, choice.hosts) not in shards(choice, per_host, choice.schedule):
-        return f"ZeRO-{choice.zero} has nothing to divide on one data rank: use stage 0"
+    try:
+        choice.parts(wanted.model.layers)
+    except UsageError as error:
+        return str(error)
+    if p == 1 and (choice.schedule, choice.chunks) != ("1f1b", 1):
+        return f"{choice.schedule} is a pipeline's schedule: use pp=2 or more"
+    if choice.chunks != kind.chunks and not (kind.any_chunks and choice.chunks > 1):
+        return f"{choice.schedule} does not have {choice.chunks} chunks to a stage: use {kind.chunks}"
+    if p % kind.stages_in:
+        return f"{choice.schedule} needs an even number of stages, not {p}"
+    if wanted.batch % (choice.dp * choice.rows):
+        return f"micro-batches of {choice.rows} on {choice.dp} data ranks do not divide {wanted.batch:,} sequences"
+    if not takes(choice.schedule, choice.micro_batches(wanted.batch), p):
+        return f"{choice.schedule} on {p} stages does not take {choice.micro_batches(wanted.batch)} micro-batches"
+    if choice.hosts > 1 and (zero < 3 or choice.dp % choice.hosts):
+        return f"{choice.hosts} hosts with a copy of the states each are of ZeRO-3, and divide {choice.dp} data ranks"
     if choice.ep not in expert_ranks(wanted, choice, choice.hosts):
         return f"{choice.ep} ranks cannot divide {wanted.model.experts} experts"
-    if choice.recompute not in policies(choice.cp, choice.schedule):
-        allowed = " or ".join(policies(choice.cp, choice.schedule))
-        return f"context ranks keep no core of attention that could run again: choose {allowed}"
+    if splits(choice.schedule) and (zero > 1 or choice.recompute != "none"):
+        return f"{choice.schedule} splits the backward: its formulas hold with ZeRO-0 and 1, and without recomputation"
     return ""

@@ -19,12 +19,12 @@ AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs aga
 
 
 def table(found: SearchResult, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
-    """The first rows, each with its best schedule and chunks; how many layouts fit, and why others do not."""
+    """The first rows, each with its best number of chunks; how many layouts fit, and why others do not."""
     yield HEAD + "  days" * bool(tokens)
     for number, row in enumerate(found.rows[:most], start=1):
         yield line(number, row, wanted, tokens)
     total = fit + sum(found.left_out.values())
-    yield f"\n{total:,} layouts are possible; {fit:,} fit: {len(found.rows):,} rows, each with its best order."
+    yield f"\n{total:,} layouts are possible; {fit:,} fit: {len(found.rows):,} rows, each with its best chunks."
     for reason, count in found.left_out.most_common():
         yield f"{count:>12,}  {reason}"
 

@@ -134,10 +134,12 @@ class StageSeconds(NamedTuple):
     experts: float
     forward: float  # all of the above that is in the forward
     backward: float
+    links: float  # of messages, also of those that are hidden
 
 
-def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: float) -> Seconds:
-    """The seconds of a step, from those of one micro-batch on the slowest stage, and what the data axis adds."""
+def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: "Messages") -> tuple[Seconds, float]:
+    """The seconds of a step, from those of one micro-batch on the slowest stage, and what the data axis adds; and the
+    seconds of its messages, hidden or not."""
     at = asked.layout
     m, p, v = at.micro_batches, at.pp, at.chunks
     through = asked.passes  # micro-batches through each chunk of a stage
@@ -148,7 +150,8 @@ def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: float) ->
         hop = message_time(cluster, asked, "pipeline", asked.bytes.stored * elements, 1)
     filling = 2 * (p - 1) * hop + through * max(0.0, 2 * v * hop - busy)
     work, again, tensor, context, routed = (through * each for each in stage[:5])
-    return Seconds(work, again, through * busy * idle(at.schedule, p, m, v), tensor, context, routed, filling, data)
+    bubble, links = through * busy * idle(at.schedule, p, m, v), through * (stage.links + 2 * v * hop) + data.links
+    return Seconds(work, again, bubble, tensor, context, routed, filling, data.waits), links
 
 
 def slowest(cluster: Cluster, asked: Asked) -> StageSeconds:
@@ -174,25 +177,33 @@ def of_stage(
     collectives = 4 * share.layers + 2 * share.layers_again + share.embedding + share.head
     tensor = message_time(cluster, asked, "tensor", nbytes, 2 * (t - 1) * collectives) if t > 1 else 0.0
 
-    context = 0.0
+    context = ring = 0.0
     if n > 1:
         nbytes = sum(volume.width * volume.elements[rank] for volume in along["context"])
         rounds = (3 * share.layers + share.layers_again) * (n - 1)
         core = (3 + run) * done.core / rate
-        context = max(0.0, message_time(cluster, asked, "context", nbytes, rounds) - core * (asked.attention == "ring"))
+        ring = message_time(cluster, asked, "context", nbytes, rounds)
+        context = max(0.0, ring - core * (asked.attention == "ring"))
     tokens = sum(volume.width * volume.elements[rank] for volume in along["experts"]) / asked.passes
     all_to_alls = (4 * share.layers + 2 * share.layers_again) * (asked.layout.ep - 1)
     routed = message_time(cluster, asked, "experts", tokens, all_to_alls)
+    links = tensor + ring + routed
     if asked.layout.schedule.startswith("dualpipe"):
         routed = max(0.0, routed - work)
 
     forward = (work + tensor + context + routed) / 3
-    return StageSeconds(
-        work, again, tensor, context, routed, forward, work + again + tensor + context + routed - forward
-    )
+    backward = work + again + tensor + context + routed - forward
+    return StageSeconds(work, again, tensor, context, routed, forward, backward, links)
 
 
-def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> float:
+class Messages(NamedTuple):
+    """Seconds of messages in a step: those for which it waits, and all."""
+
+    waits: float
+    links: float
+
+
+def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> Messages:
     """What the data axis adds to a step. along: its volumes, and those between copies of a shard."""
     zero, m = asked.zero, asked.layout.micro_batches
     units = len(asked.layout.parts[0]) * asked.layout.chunks
@@ -204,11 +215,12 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
             took[volume.phases[0]] += message_time(cluster, asked, axis, volume.width * max(volume.elements), messages)
     forward, backward = stage.forward, stage.backward
     if zero == 0:
-        return max(0.0, took["all-reduce gradients"] - backward)
+        reduce = took["all-reduce gradients"]
+        return Messages(max(0.0, reduce - backward), reduce)
     reduce = took["reduce-scatter gradients"]
     if zero < 3:
-        every = m if zero == 2 else 1
-        return every * max(0.0, reduce - backward) + max(0.0, took["all-gather parameters"] - forward)
+        every, gather = m if zero == 2 else 1, took["all-gather parameters"]
+        return Messages(every * max(0.0, reduce - backward) + max(0.0, gather - forward), every * reduce + gather)
     gather = took["all-gather forward"] / 2  # one half is in the forward, one in the backward
     again = took["all-gather again"]
     hosts = 0.0
@@ -216,10 +228,11 @@ def data_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
         messages = 2 * units * (asked.layout.hosts - 1)
         hosts += message_time(cluster, asked, "hosts", volume.width * max(volume.elements), messages)
     waits = max(0.0, gather - forward) + max(0.0, gather + again + reduce - backward)
-    return m * waits + max(0.0, hosts - backward)
+    return Messages(m * waits + max(0.0, hosts - backward), m * (2 * gather + again + reduce) + hosts)
 
 
-def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> float:
+def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volume]], stage: StageSeconds) -> Messages:
     """What gradients of parameters on two stages add to a step. The last backward hides them, as it hides others."""
     elements = (volume.width * max(volume.elements) for volume in along["tied"])
-    return max(0.0, sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements) - stage.backward)
+    links = sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements)
+    return Messages(max(0.0, links - stage.backward), links)

@@ -24,7 +24,7 @@ def view_memory(settings: Mapping[str, str]) -> str:
     except UsageError as error:
         return refused(str(error).removeprefix("--"))
     per_host, capacity = int(settings["per_host"]), float(settings["capacity"])
-    if reason := why_not(wanted, choice, per_host):
+    if reason := why_not(wanted, choice):
         return refused(reason)
     asked = ask(wanted, choice)
     ranks = dict(zip(asked.stages, held(asked), strict=True))
