@@ -21,7 +21,7 @@ from minidist.cli.shared import Line, fill_shared
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
-from minidist.deepspeed.explain import wrapped
+from minidist.deepspeed.lines import wrapped
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity

@@ -49,6 +49,7 @@ class ConfigPlan:
     nvme_path: str | None = None  # the folder of these files; None: a temporary one
     below: bool = False  # parameters are on the host, too
     limits: Limits = field(default_factory=Limits)  # stage 3's limits
+    grad_dtype: str | None = None  # in which gradients add up; None: the parameters'
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # the stored inputs of blocks that run again are on the host
     together: bool = False  # ... and in one buffer
@@ -183,6 +184,7 @@ def make(
     if "optimizer.type" in checked.stated:
         plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
+    plan.grad_dtype = _grad_dtype(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     _limits(checked, plan)
@@ -291,6 +293,19 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
         plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
         return None
     return int(config[path])
+
+
+def _grad_dtype(config: Config, plan: ConfigPlan) -> str | None:
+    """fp32 if gradients add up in float32, and parameters are stored in another dtype."""
+    path = "data_types.grad_accum_dtype"
+    stored = {"mixed": "fp16", "fp64": "fp32"}.get(plan.precision, plan.precision)
+    if config[path] in (None, stored):
+        return None
+    if config[path] != "fp32" or not plan.stage:
+        raise UsageError(
+            f"{path} {config[path]} with {stored} in stage {plan.stage} is refused by DeepSpeed, too: leave it out"
+        )
+    return "fp32"
 
 
 def _optimizer(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:
