@@ -3,6 +3,7 @@
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
     python -m minidist explain ds_config.json --model llama2-7b --sequence 2048 --device-memory 80GB
     python -m minidist explain ds_config.json --parameters 7.5e9 --device-memory 80GB
+    python -m minidist explain pretrain_gpt.sh --ranks 1024 --device-memory 80GB
 
 It only computes and starts no ranks: any model on any number of ranks. Runs are checked by the same formulas, and
 next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
@@ -18,7 +19,7 @@ from minidist.cli.fields import choice, fill, first_given, operand, option, pars
 from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import at_least, memory_size, path_name, tool
 from minidist.cli.shared import TrainingOptions, recomputation
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, explain_script, megatron
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.config import shown_path
 from minidist.deepspeed.lines import line, shown, wrapped
@@ -47,7 +48,7 @@ WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    config: str = operand("FILE", "ds_config.json, or Accelerate's .yaml", path_name)
+    config: str = operand("FILE", "ds_config.json, Accelerate's .yaml, or Megatron-LM's .sh", path_name)
     model: str | None = path_to(
         "NAME", f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
     )
@@ -81,6 +82,11 @@ def explain(arguments: Sequence[str]) -> str:
     fill(made, ExplainOptions)
     parsed = parse(made, arguments)
     options, given, recompute = parsed.of(ExplainOptions), parsed.given, parsed.of(ExplainOptions).recompute
+    if megatron.is_script(options.config):
+        if also := first_given(options, "model", "parameters", "sequence"):
+            raise UsageError(f"{options.config} is a launch script, which says its model: leave out {also}")
+        per_host = options.ranks_per_host or 8
+        return "\n".join(explain_script.explain(options.config, options.ranks, per_host, options.device_memory))
     translated, n = accelerate.load(options.config, options.ranks)
     if options.ranks is None and n == 1:
         n = 8

@@ -22,12 +22,9 @@ def test_there_are_ten_of_different_authors_with_their_sources() -> None:
     assert {row["fitted"] for row in PUBLISHED} == {True, False}
 
 
-JSON = [row for row in PUBLISHED if not row["file"].endswith(".sh")]
-
-
-@pytest.mark.parametrize("row", JSON, ids=[row["file"] for row in JSON])
+@pytest.mark.parametrize("row", PUBLISHED, ids=[row["file"] for row in PUBLISHED])
 def test_it_fits_where_its_authors_ran_it(row: dict[str, Any]) -> None:
     options = re.sub(r"(\w+\.json)", rf"{FOLDER}/\1", row["options"]).split()
     text = explain.explain([str(FOLDER / row["file"]), *options, "--device-memory", row["memory"]])
     says = " ".join(text.partition("Does it fit")[2].split())
-    assert re.search(r"GB are needed .*: (yes|no), ", says).group(1) == ("yes" if row["fitted"] else "no"), says  # type: ignore[union-attr]
+    assert re.search(r"GB are needed.*: (yes|no), ", says).group(1) == ("yes" if row["fitted"] else "no"), says  # type: ignore[union-attr]
