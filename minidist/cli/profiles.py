@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist.cli.fields import HIDDEN, choice, option
-from minidist.cli.options import memory_size
+from minidist.cli.fields import HIDDEN, choice
 from minidist.formulas.profile import ASSUMPTIONS, PROFILES, Profile, usual
 
 
@@ -26,14 +25,9 @@ class ProfileOptions:
     vocabulary: str | None = assumed("vocabulary")
     workspaces: str | None = assumed("workspaces")
     sent_gradient: str | None = assumed("sent_gradient")
-    reserve: int | None = option(None, memory_size, "SIZE", "of a device, for allocator and libraries; default: 0.08")
 
     def of(self, precision: str) -> Profile:
         """The profile that is named, or usual for the precision, with the assumptions that are given."""
         found = PROFILES[self.profile] if self.profile else usual(precision)
         given = {name: value for name in ASSUMPTIONS if (value := getattr(self, name))}
         return replace(found, **given)
-
-    def reserved(self, precision: str, memory: int) -> int:
-        """Bytes of a device that are left free."""
-        return int(self.of(precision).reserve * memory) if self.reserve is None else min(self.reserve, memory)

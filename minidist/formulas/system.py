@@ -47,12 +47,17 @@ def fixed(run: Asked, rank: int) -> Fixed:
 
 
 def states(run: Asked, rank: int) -> zero.ModelStates:
-    """Model states, with the entries of the vocabulary that never occur."""
-    return states_of(replace(run, model=padded(run.model, columns(run) * run.layout.tp)), rank)
+    """Model states."""
+    return states_of(padded(run), rank)
+
+
+def padded(run: Asked) -> Asked:
+    """The same run, with the entries of the vocabulary that never occur."""
+    return replace(run, model=with_vocabulary(run.model, columns(run) * run.layout.tp))
 
 
 @cache
-def padded(model: Model, v: int) -> Model:
+def with_vocabulary(model: Model, v: int) -> Model:
     """The same model with v entries of its vocabulary."""
     return replace(model, v=v, other=model.other and replace(model.other, v=v))
 
@@ -170,7 +175,7 @@ def passing(run: Asked, rank: int) -> tuple[Units, Units]:
     """ZeRO-3 gathers a unit's parameters, ZeRO-2 and 3 hold its whole gradient until it is summed."""
     if run.zero < 2:
         return Units(), Units()
-    of, last = flats(run, rank), run.model.layers + 1
+    of, last = flats(padded(run), rank), run.model.layers + 1
     sizes = {unit: sum(stored.size for stored in held) for unit, held in of.items()}
     largest = max((size for unit, size in sizes.items() if 0 < unit < last), default=0)
     units = sizes.get(0, 0), largest, sizes.get(last, 0) + sizes.get(0, 0) * run.model.tied

@@ -72,6 +72,9 @@ class PlanOptions:
     ranks: int | None = option(None, at_least(1, at_most=10**6), "N", "devices; default: 8, or those of --layout")
     ranks_per_host: int = whole("G", "devices of a host", 8, also="--ranks-per-node")
     device_memory: int = option(80 * 10**9, memory_size, "SIZE", "of a device", shown="80GB")
+    reserve: int | None = option(
+        None, memory_size, "SIZE", "of it, for the allocator and libraries; default: 0.08 of it"
+    )
     flops: float = option(989e12, within(1, 1e20), "N", "operations a second of a device", shown="989e12")
     ceiling: float = option(CEILING, within(0.01, 1), "X", "the share of them that it reaches")
     within: float = option(450e9, rate, "RATE", "of a rank inside its host", shown="450GB/s")
@@ -160,8 +163,9 @@ def wanted_of(options: PlanOptions) -> Wanted:
 
 def cluster_of(options: PlanOptions) -> Cluster:
     o, ranks = options, options.ranks or (choice_of(options.row, None).ranks if options.row.layout else 8)
-    rates = o.flops, o.within, o.across, o.latency, o.ceiling
-    return Cluster(ranks, o.device_memory, o.ranks_per_host, *rates, o.system.reserved(o.precision, o.device_memory))
+    reserve = int(o.system.of(o.precision).reserve * o.device_memory) if o.reserve is None else o.reserve
+    links = o.within, o.across, o.latency
+    return Cluster(ranks, o.device_memory, o.ranks_per_host, o.flops, *links, o.ceiling, reserve)
 
 
 def row_of(found: SearchResult, number: int, option: str) -> Row:
@@ -192,8 +196,8 @@ def plan(options: PlanOptions) -> int:
             print("\n".join(show.explain(explained or found.rows[0], wanted, cluster, o.tokens)))
         elif not o.check:
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
-            print("\n".join(map(show.wrapped, [*why_first(found.rows), *notes(wanted, o.row)])))
-            print(show.wrapped(show.ASSUMED))
+            said = [*why_first(found.rows), *notes(wanted, o.row), show.assumed(wanted.profile, cluster), show.ASSUMED]
+            print("\n".join(map(show.wrapped, said)))
     if checked:
         from minidist.plan import check  # runs ranks, and needs NumPy
 
@@ -208,7 +212,7 @@ def plan(options: PlanOptions) -> int:
             report["better"] = better and {**show.as_json(better, wanted, cluster), "changes": changes(asked, better)}
         write_json(o.json, report)
     if o.json != "-":
-        written += map(show.wrapped, [*told(asked, others, cluster.room), *notes(wanted, o.row)] if asked else [])
+        written += map(show.wrapped, told(asked, others, cluster.room) if asked else [])
         written += [f"does not hold: {text}" for text in failed]
     for text in written:
         print(text)

@@ -3,6 +3,7 @@ every run is checked by; with a system's by those of `formulas/system.py`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from minidist.formulas.context import blocks
 from minidist.formulas.flights import KEEPS_ALL
 from minidist.formulas.needs import Chunk, Pass, Peaks, chunks_held, passage, peaks_of
 from minidist.formulas.shares import flats, states_of
+from minidist.layout import Place
 from minidist.papers import zero
 from minidist.pp.schedules import SCHEDULES
 
@@ -75,6 +77,11 @@ def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
         kinds = states.parameters, states.gradients, states.optimizer, *fullest.of_kinds, message
         found.append(Held(*kinds, states.total + fullest.together + message))
     return found
+
+
+def by_stage(asked: Asked) -> list[Held]:
+    """What a rank of each stage holds."""
+    return held(replace(asked, only=tuple(Place(0, 0, stage, 0, 0) for stage in range(asked.layout.pp))))
 
 
 def held_by_system(asked: Asked, memo: Memo, rank: int) -> Held:

@@ -182,7 +182,6 @@ def why_first(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def notes(wanted: Wanted, own: RowOptions) -> Iterator[str]:
-    """What is to be said of what was asked for."""
-    recompute = own.recompute or (own.layout or {}).get("recompute")
-    if recompute == "selective" and wanted.profile.attention == "tiled":
+    """What is to be said of what the table was asked for."""
+    if own.recompute == "selective" and wanted.profile.attention == "tiled":
         yield "recompute selective: attention in tiles keeps no scores, so it saves nothing, and takes time."

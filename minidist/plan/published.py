@@ -2,7 +2,7 @@
 
 One number is fitted, the ceiling: the share of its peak that a device reaches. It is set on SC 2021's table 1, by
 `fit`, and is the same for all other runs and devices. Where a run is off by more than 15 %, the reason stands next to
-it. `trained.py` has the runs that trained a model.
+it. `trained.py` has the runs that trained a model, `measured.py` the peaks of memory.
 """
 
 import math
@@ -15,7 +15,7 @@ from minidist.cli.paths import check_writable, write_json
 from minidist.papers import korthikanti, llama3, megascale, ptd
 from minidist.papers.figure import plain
 from minidist.papers.models import Model
-from minidist.plan import trained
+from minidist.plan import measured, trained
 from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.printed import A100, H100, Published, gpt
 from minidist.plan.search import Evaluator, Row, divisors, search
@@ -165,7 +165,8 @@ def standing(wanted: Wanted, cluster: Cluster, choice: Choice, step: float) -> S
 
 
 def main(json: str | None) -> int:
-    """Print what the model says of published runs; 1 if one is off by more than 15 % without a known reason."""
+    """Print what the model says of published runs; 1 if a step is off by more than 15 % without a known reason, or
+    a peak of memory by more than its bound."""
     from minidist.cli.progress import StatusLine  # needs NumPy
 
     if json != "-":
@@ -179,13 +180,15 @@ def main(json: str | None) -> int:
             stands.append(place)
     status.close()
     if json != "-":
-        print("\n".join(lines(evaluated, stands)))
+        print("\n".join([*measured.lines(), *lines(evaluated, stands)]))
     if json:
-        write_json(
-            json,
-            {"ceiling": CEILING, "runs": [as_row(each, place) for each, place in zip(evaluated, stands, strict=True)]},
-        )
-    return 1 if any(abs(ratio(run, row) - 1) > OFF and not run.reason for run, row in evaluated) else 0
+        runs = [as_row(each, place) for each, place in zip(evaluated, stands, strict=True)]
+        write_json(json, {"memory": measured.as_rows(), "ceiling": CEILING, "runs": runs})
+    return (
+        1
+        if measured.is_far_off() or any(abs(ratio(run, row) - 1) > OFF and not run.reason for run, row in evaluated)
+        else 0
+    )
 
 
 OFF = 0.15

@@ -202,19 +202,19 @@ def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) ->
         usable = [b for b in rows if takes(schedule, wanted.batch // at.dp // b, at.pp)]
         for zero, hosts in shards(at, per_host, schedule) if usable else ():
             if zero in limits.stages or at.dp * at.cp == 1:
-                tiled = wanted.profile.attention == "tiled"
-                again = policies(at.cp, schedule, tiled) if not limits.recompute else (limits.recompute,)
+                again = policies(wanted, at.cp, schedule) if not limits.recompute else (limits.recompute,)
                 if splits(schedule) and again != ("none",):
                     continue
                 for ep, recompute in product(expert_ranks(wanted, at, hosts), again):
                     yield order, usable, (zero, hosts), ep, recompute
 
 
-def policies(cp: int, schedule: str, tiled: bool = False) -> tuple[str, ...]:
-    """What may be recomputed. Context ranks (`papers/context.py`) and attention in tiles keep no core of attention."""
+def policies(wanted: Wanted, cp: int, schedule: str) -> tuple[str, ...]:
+    """What may run again. In tiles, attention keeps no core to be run again, and on context ranks it is in tiles
+    (`papers/context.py`)."""
     if splits(schedule):
         return ("none",)
-    return RECOMPUTE if cp == 1 and not tiled else ("none", "every:1")
+    return RECOMPUTE if cp == 1 and wanted.profile.attention == "whole" else ("none", "every:1")
 
 
 def axes(wanted: Wanted, ranks: int) -> Iterator[Choice]:

@@ -5,7 +5,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from minidist.formulas.profile import Profile
+from minidist.papers.mixed_precision import BYTES
 from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.memory import Held, by_stage
 from minidist.plan.orders import BUBBLES, clocked_idle, idle, splits
 from minidist.plan.search import Row, SearchResult
 from minidist.plan.time import CEILING, Cluster
@@ -56,11 +59,23 @@ LEGEND = (
     "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep divide the experts. The order is the "
     "pipeline's schedule; vN: interleaved, N chunks to a stage; vN*: the same in Llama 3's groups, where p does not "
     "divide m; dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
-    "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank. A pipeline's messages "
-    "are not in it. With context ranks it is a bound. A run by --check has the same formulas. idle: the bubble, by "
+    "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank. idle: the bubble, by "
     "formula; each row is run on its schedule's clock, and gets a ! if that differs. "
     "wait: for messages that nothing hides. Both are in % of the step."
 )
+
+
+def assumed(profile: Profile, cluster: Cluster) -> str:
+    """What the column of memory assumes, and what is left free."""
+    values = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in profile.values.items())
+    text = f"Memory by the profile {profile.name}: {values}. "
+    if profile.name == "paper":
+        return text + (
+            "A pipeline's messages are not in it. With context ranks it is a bound. A run by --check has the same"
+            " formulas."
+        )
+    free = f"{cluster.reserve / GB:g} GB of a device are left for what an allocator keeps, the CUDA context and NCCL"
+    return text + f"{free} (--reserve). A run by --check has the profile paper."
 
 
 def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) -> Iterator[str]:
@@ -71,10 +86,14 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     words += f", {at.schedule}, v {at.chunks}" * (at.pp > 1) + f", ep {at.ep}" * (at.ep > 1)
     yield wrapped(f"{words}, ZeRO-{at.zero}, recompute {at.recompute}, b {at.rows}, m {m}")
     yield "\nMemory of the fullest rank, GB (10⁹ bytes)"
-    for kind, told in memory_words(wanted, at).items():
+    for kind, told in (memory_words(wanted, at) | system_words(wanted, held)).items():
         if nbytes := getattr(held, kind):
             yield term(told.what, told.formula, nbytes, told.source)
-    yield term("most at a time", f"of {cluster.memory / GB:g}", held.total, "")
+    free = f" - {cluster.reserve / GB:g} in reserve" * bool(cluster.reserve)
+    yield term("most at a time", f"of {cluster.memory / GB:g}{free}", held.total, "")
+    yield from stages(wanted, at)
+    if at.recompute == "selective" and wanted.profile.attention == "tiled":
+        yield wrapped("Attention in tiles keeps no scores: selective recomputation saves nothing.")
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
     useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"
@@ -123,19 +142,58 @@ class Words(NamedTuple):
 def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     """The words for each kind of memory, by its name in `Held`."""
     g = at.dp // at.hosts * at.cp
-    p, k = ask(wanted, at).bytes.stored, ask(wanted, at).optimizer_bytes
+    asked = ask(wanted, at)
+    p, grad, k = asked.bytes.stored, asked.gradient_bytes, asked.optimizer_bytes
     waiting = ("one's peak + those waiting", "Korthikanti §4")
     if splits(at.schedule):
         waiting = ("those before B, before W", "ZB table 1")
     return {
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
-        "gradients": Words("gradients", f"{p}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
+        "gradients": Words("gradients", f"{grad}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
         "optimizer": Words("optimizer states", f"{k}Ψr{divided(at, 1, g)}", "ZeRO §5.1"),
         "passing": Words("units in passing", "gathered + summed units", "ZeRO §5.3"),
         "activations": Words("activations of layers", *waiting),
         "ends": Words("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", "Korthikanti §4.3"),
         "messages": Words("keys, values sent", "4·2·2gbch", "Ring Attention §3"),
     }
+
+
+def system_words(wanted: Wanted, held: Held) -> dict[str, Words]:
+    """The words for what a system holds in another way."""
+    if wanted.profile.name == "paper":
+        return {}
+    p = BYTES[wanted.precision].stored
+    each = p if wanted.profile.loss == "fused" else p + 4
+    return {
+        "stand_ins": Words("stand-in gradients", f"{p} · one of each shape", "TE module/base.py"),
+        "workspaces": Words("workspaces, positions", "32 + 16¼ MiB, 4c·width", "TE gemm.py"),
+        "activations": Words("activations of layers", "micro-batches in flight", "Korthikanti §4"),
+        "ends": Words("logits, last norm", f"{each}bcV/t + {2 * p}bch/t", "TE cross_entropy.py"),
+        "transient": Words("of the moment", MOMENTS.get(held.moment, held.moment), "Megatron layers.py"),
+    }
+
+
+MOMENTS = {  # of `formulas/system_layers.py`, in the table's column
+    "head": "head, backward",
+    "activation": "SwiGLU or GELU, backward",
+    "fc1": "fc1, backward",
+    "fc2": "fc2, backward",
+    "attention": "attention, backward",
+    "embedding": "embedding, backward",
+    "experts' activation": "experts' SwiGLU, backward",
+}
+
+
+def stages(wanted: Wanted, at: Choice) -> Iterator[str]:
+    """What each stage of a pipeline holds, in GB."""
+    if at.pp == 1:
+        return
+    yield "\n stage states stand-ins layers  head transient   total  fullest moment"
+    for stage, of in enumerate(by_stage(ask(wanted, at)), start=1):
+        kinds = of.states, of.stand_ins, of.activations, of.ends, of.transient
+        states, stand_ins, layers, head, transient = (f"{nbytes / GB:.2f}" for nbytes in kinds)
+        sizes = f"{stage:6} {states:>6} {stand_ins:>9} {layers:>6} {head:>5} {transient:>9} {of.total / GB:7.2f}"
+        yield f"{sizes}  {MOMENTS.get(of.moment, of.moment)}".rstrip()
 
 
 def divided(at: Choice, stage: int, g: int) -> str:
@@ -192,7 +250,8 @@ def as_json(row: Row, wanted: Wanted, cluster: Cluster) -> dict[str, Any]:
     return {
         **vars(row.choice),
         "micro_batches": row.choice.micro_batches(wanted.batch),
-        "memory": row.held._asdict(),
+        "memory": {**row.held._asdict(), "stages": [of._asdict() for of in by_stage(asked)]},
+        "profile": {"name": wanted.profile.name, **wanted.profile.values, "reserve": cluster.reserve},
         "sent": along,
         "seconds": {**row.seconds._asdict(), "step": row.seconds.step},
         "tokens_per_second": row.tokens,

@@ -89,7 +89,7 @@ def rows_of(ranks: int, batch: int) -> Iterator[tuple[Wanted, Choice]]:
         for at in axes(wanted, ranks):
             for (schedule, chunks), b in itertools.product(orders(layers, at.pp), (1, 2)):
                 if at.dp * b <= batch and takes(schedule, batch // at.dp // b, at.pp):
-                    kinds = itertools.product(shards(at, 2, schedule), policies(at.cp, schedule))
+                    kinds = itertools.product(shards(at, 2, schedule), policies(wanted, at.cp, schedule))
                     for (zero, hosts), recompute in kinds:
                         for ep in expert_ranks(wanted, at, hosts):
                             sizes = at.dp, at.tp, at.cp, at.pp, ep, schedule, chunks, zero, hosts, recompute, b

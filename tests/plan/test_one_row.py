@@ -118,3 +118,19 @@ def test_errors_are_one_line(line: str, says: str, capsys: pytest.CaptureFixture
         main([*LINE, *line.split()])
     assert says in str(error.value)
     assert capsys.readouterr().out == ""
+
+
+def test_a_ring_that_is_not_needed_is_not_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-3 8B at 8K on 8 GPUs: with attention in tiles at any cp, context ranks hold as much for as many tokens, and
+    send more. The plan says so."""
+    assert main(["plan", "--model", "llama3-8b", "--ranks", "8", "--context", "8192", "--batch", "128K"]) == 0
+    text = capsys.readouterr().out
+    first = next(line.split() for line in text.splitlines() if line.startswith(" 1 "))
+    assert first[3] == "1"
+    words = " ".join(text.split())
+    assert "Row 2 is the first with context ranks. It changes dp 8 → 4, cp 1 → 2, micro-batch 1 → 2" in words
+    assert "its messages, hidden or not, 0.0973 s → 0.113 s, memory 73.1 → 73.1 GB" in words
+    scores = ["--attention", "whole", "--device-memory", "141GB"]  # the artifact of scores that only cp = 1 holds whole
+    assert main(["plan", "--model", "llama3-8b", "--ranks", "8", "--context", "8192", "--batch", "128K", *scores]) == 0
+    first = next(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(" 1 "))
+    assert first[3] == "2"
