@@ -43,14 +43,14 @@ SENT = {
 }
 
 
-WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
+WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's; default: gpt2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
     config: str = operand("FILE", "ds_config.json, Accelerate's .yaml, or Megatron-LM's .sh", path_name)
     model: str | None = path_to(
-        "NAME", f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
+        "NAME", f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's; default: gpt2"
     )
     parameters: int | None = option(None, parameter_count, "N", "instead of a model, a number alone, such as 7.5e9")
     sequence: int | None = option(None, at_least(1, at_most=10**9), "N", "tokens; default: the model's positions")

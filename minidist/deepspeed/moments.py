@@ -11,11 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.cli.models import Model
+from minidist.cli.models import Model, model_like
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.formulas.profile import Profile, usual
-from minidist.papers import llama
-from minidist.papers import models as papers
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, held
@@ -46,13 +44,6 @@ def gradient_bytes(plan: ConfigPlan) -> int:
     return FULL if plan.grad_dtype == "fp32" else BYTES[plan.precision].stored
 
 
-def as_papers_have_it(model: Model) -> papers.Model:
-    """The model, as the formulas ask for it."""
-    if isinstance(model, llama.LlamaShape):
-        return papers.Model("llama", model.v, model.s, model.h, model.layers, model.a, model.kv, model.tied, f=model.f)
-    return papers.Model("gpt", model.v, model.s, model.h, model.layers, model.a, model.a, model.tied)
-
-
 def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Choice]:
     """The plan as the planner asks about a row. Raises UsageError if the axes cannot divide the model.
 
@@ -71,7 +62,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
     )
     wanted = Wanted(
         "the model",
-        as_papers_have_it(model),
+        model_like(model),
         plan.batch,
         s or model.s,
         plan.precision,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from minidist.papers import chen
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.megatron import padded_vocabulary
 
@@ -40,6 +41,7 @@ class Mixture:
     width: int  # of one expert
     shared: int = 0  # the width of all shared experts together
     router_bias: bool = False
+    expert_bias: bool = False  # as an MLP's
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Decoder:
     learned: bool = False  # positions are a table; else they rotate queries and keys
     qkv_bias: bool = False
     out_bias: bool = False  # of the matrix after attention
-    mlp_bias: bool = False  # also of experts
+    mlp_bias: bool = False  # also of shared experts
     norms: int = 2  # of a layer, each as wide as it
     norm_bias: bool = False  # LayerNorm; RMSNorm has none
     qk_norm: str = ""  # of queries and keys: "head": one for all heads; "width": over all heads
@@ -88,6 +90,20 @@ class Decoder:
     @property
     def layers(self) -> int:
         return len(self.kinds)
+
+    @property
+    def family(self) -> str:
+        """The nearer one of the models that chapters train, as their --model calls it."""
+        return "gpt" if self.learned else "llama"
+
+    @property
+    def inner(self) -> int:
+        """The width of all heads: a·d, or with latent attention the mean of queries' and values'."""
+        return self.a * (self.latent.qk + self.latent.v) // 2 if self.latent else self.a * self.d
+
+    def keys(self, s: int) -> float:
+        """The keys that a query of s positions meets, on average over layers, if none are masked but by windows."""
+        return sum(min(size or s, s) for size in self.windows) / self.layers if self.windows else s
 
     # ---- one layer ---------------------------------------------------------------------------------------------------
 
@@ -121,19 +137,19 @@ class Decoder:
             found["sinks"] = Weight((a // t,), True)
         return found
 
-    def mlp(self, width: int, t: int = 1, rank: int = 0) -> Weights:
+    def mlp(self, width: int, bias: bool, t: int = 1, rank: int = 0) -> Weights:
         """An MLP of this width, or an expert, on one of t ranks."""
         part = chunk_sizes(width, t)[rank]
         rows = part * (2 if self.gated else 1)
         found = {"fc1": Weight((rows, self.h), True), "fc2": Weight((self.h, part), True)}
-        if self.mlp_bias:
+        if bias:
             found |= {"fc1 bias": Weight((rows,), True), "fc2 bias": Weight((self.h,))}
         return found
 
     def expert(self, t: int = 1, rank: int = 0) -> Weights:
         """One expert of a mixture."""
         assert self.mixture
-        return self.mlp(self.mixture.width, t, rank)
+        return self.mlp(self.mixture.width, self.mixture.expert_bias, t, rank)
 
     def layer(self, kind: str, t: int = 1, rank: int = 0) -> Weights:
         """A layer's parameters on one of t ranks, without the experts that tokens choose among."""
@@ -143,14 +159,14 @@ class Decoder:
             if self.norm_bias:
                 found |= {f"norm {number + 1} bias": Weight((self.h,))}
         if kind == DENSE:
-            return found | self.mlp(self.f, t, rank)
+            return found | self.mlp(self.f, self.mlp_bias, t, rank)
         of = self.mixture
         assert of
         found["router"] = Weight((of.experts, self.h))
         if of.router_bias:
             found["router bias"] = Weight((of.experts,))
         if of.shared:
-            found |= {f"shared {name}": weight for name, weight in self.mlp(of.shared, t, rank).items()}
+            found |= {f"shared {name}": weight for name, weight in self.mlp(of.shared, self.mlp_bias, t, rank).items()}
         return found
 
     def matrices(self, kind: str, t: int = 1, rank: int = 0) -> Weights:
@@ -208,11 +224,40 @@ class Decoder:
         first = [table, *[self.s * self.h] * self.learned]
         return [first, *(layers[kind] for kind in self.kinds), [*[table] * (not self.tied), *ends]]
 
+    @property
+    def largest_layer(self) -> int:
+        """Parameters of the largest single layer: the embedding's matrix, or one of the others."""
+        return max(self.v * self.h, *(w.size for kind in {*self.kinds} for w in self.matrices(kind).values()))
+
+    def kept(self, kind: str) -> int:
+        """Elements that a layer keeps of a token, except attention's scores and what norms note (Korthikanti et al.,
+        section 4.1, for all these layers)."""
+        of, mlp = self.latent, (3 if self.gated else 2)
+        if of:
+            latents = (of.q_rank + of.kv_rank) * 2 + of.rope
+            attention = latents + self.a * 2 * (of.qk + of.v)
+        else:
+            attention = 2 * (self.a + self.kv) * self.d + (self.a + self.kv) * self.d * bool(self.qk_norm)
+        kept = (2 + self.norms) * self.h + attention
+        if kind == DENSE or not (experts := self.mixture):
+            return kept + mlp * self.f
+        return kept + experts.experts + experts.top * (self.h + mlp * experts.width) + mlp * experts.shared
+
+    def activations(self, b: int, recompute: str, p: int, s: int | None = None) -> float:
+        """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
+        s = s or self.s
+        scores = 0 if recompute == "selective" else self.a * s
+        layers = sum(self.kept(kind) + scores for kind in self.kinds) / self.layers
+        kept = chen.after_forward(recompute, self.layers)
+        return p * b * s * (kept.inputs * self.h + kept.layers * layers)
+
     def with_experts(self, experts: int, top: int) -> "Decoder":
         """The same with this number of experts in its mixtures, or in every layer if it has none."""
         if self.mixture:
             return replace(self, mixture=replace(self.mixture, experts=experts, top=top))
-        return replace(self, kinds=(MIXTURE,) * self.layers, mixture=Mixture(experts, top, self.f))
+        return replace(
+            self, kinds=(MIXTURE,) * self.layers, mixture=Mixture(experts, top, self.f, expert_bias=self.mlp_bias)
+        )
 
 
 def cut_and_whole(weights: Weights) -> tuple[int, int]:

@@ -34,10 +34,11 @@ class Model:
 
     @classmethod
     def like(cls, of: Decoder) -> "Model":
-        """The model of another family; its name is the one to whose layers its own are nearer."""
+        """The model of these sizes; if it is neither GPT nor Llama, it has the name of the nearer one."""
         experts, top = (of.mixture.experts, of.mixture.top) if of.mixture else (0, 1)
-        name = "gpt" if of.norm_bias else "llama"
-        return cls(name, of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, experts, top, f=of.f, other=of)
+        name, f = ("gpt", 0) if of.norm_bias else ("llama", of.f)
+        plain = cls(name, of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, experts, top, f=f)
+        return plain if plain.decoder == of else replace(plain, other=of)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -49,7 +50,7 @@ class Model:
         return Decoder(
             v=self.v, s=self.s, h=self.h, a=self.a, kv=self.kv, d=self.h // self.a, f=f, kinds=layers, gated=not gpt,
             tied=self.tied, learned=gpt, qkv_bias=gpt, out_bias=gpt, mlp_bias=gpt, norm_bias=gpt,
-            mixture=Mixture(self.experts, self.top, f) if self.experts else None,
+            mixture=Mixture(self.experts, self.top, f, expert_bias=gpt) if self.experts else None,
         )  # fmt: skip
 
     def with_mixture(self, experts: int, top: int) -> "Model":
@@ -94,8 +95,11 @@ class Model:
     def mlp(self, t: int = 1) -> list[tuple[int, int]]:
         """For each of t ranks, a layer's MLP or one expert, cut and whole: together 8h² + 5h, or for a Llama 3hf."""
         if self.other:
-            width = self.other.mixture.width if self.other.mixture else self.other.f
-            return [cut_and_whole(self.other.mlp(width, t, rank)) for rank in range(t)]
+            of = self.other
+            return [
+                cut_and_whole(of.expert(t, rank) if of.mixture else of.mlp(of.f, of.mlp_bias, t, rank))
+                for rank in range(t)
+            ]
         if self.name == "gpt":
             return [((8 * self.h**2 + 4 * self.h) // t, self.h)] * t
         return [(3 * self.h * part, 0) for part in chunk_sizes(self.mlp_width, t)]

@@ -3,7 +3,9 @@
 from minidist.papers.figure import Figure, decimals, format_whole, from_rounded
 
 
-def flops_a_token(parameters: float, layers: int, heads: int, head_width: int, s: int, attention: bool = True) -> float:
+def flops_a_token(
+    parameters: float, layers: int, heads: int, head_width: int, s: float, attention: bool = True
+) -> float:
     """6N + 12LHQT: forward and backward of a token, without recomputation (appendix B)."""
     return 6 * parameters + 12 * layers * heads * head_width * s * attention
 

@@ -182,7 +182,9 @@ def tiny(wanted: Wanted, choice: Choice, uneven: bool = False) -> Wanted:
     layers = (chunks - len(given)) * layers_of_chunk(chunks) + sum(given) + uneven
     shared, f = kv if group > 1 else heads, 6 * choice.tp * (of.name == "llama")
     experts, top = (2 * choice.ep, min(of.top, 2)) if of.experts else (0, 1)
-    model = replace(of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top)
+    model = replace(
+        of, v=11, s=context, h=4 * heads, layers=layers, a=heads, kv=shared, f=f, experts=experts, top=top, other=None
+    )
     m = choice.pp * (2 if choice.pp <= 4 or splits(choice.schedule) else 1) if choice.pp > 1 else 2
     m += choice.schedule == "llama3"
     return replace(wanted, model=model, batch=choice.dp * m, context=context)
@@ -203,7 +205,7 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
             f" recompute {choice.recompute}; {layers} layers, {model.h} wide, {small.batch} sequences of"
             f" {small.context}."
-        )
+        ) + " Its layers are not this model's own, but a Llama's or a GPT's." * (wanted.model.other is not None)
         print(show.wrapped(text) + "\n")
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))
         wrong = sum(bool(one.difference) for one in rows)

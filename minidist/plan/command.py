@@ -12,15 +12,15 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minidist import UsageError
 from minidist.cli.fields import choice, fill, flag, option, output, outputs, parse, part, path_to, whole
-from minidist.cli.models import MODELS, model_of, parameter_count
+from minidist.cli.models import MODELS, model_like, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
 from minidist.cli.profiles import ProfileOptions
-from minidist.papers import deepseek_v3, gpt2, llama, megatron, mixtral
+from minidist.papers import gpt2, megatron
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
@@ -29,13 +29,6 @@ from minidist.plan.choice import Wanted
 from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
 from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
 from minidist.plan.time import CEILING, Cluster
-
-MIXTURES = {  # by the name that --model takes: the shape, and the positions that it was trained on
-    "mixtral-8x7b": (mixtral.SHAPES["Mixtral 8x7B"], 32_768),
-    "mixtral-8x22b": (mixtral.SHAPES["Mixtral 8x22B"], 65_536),
-    "olmoe-1b-7b": (mixtral.SHAPES["OLMoE-1B-7B"], 4096),
-    "like-deepseek-v3": (deepseek_v3.LIKE, 4096),
-}
 
 
 def rate(text: str) -> float:
@@ -64,7 +57,7 @@ SECOND = within(0, 1)  # an argument type: up to one
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    model: str | None = path_to("NAME", f"one of {', '.join([*MODELS, *MIXTURES])}; or a config.json")
+    model: str | None = path_to("NAME", f"one of {', '.join(MODELS)}; or a config.json")
     parameters: int | None = option(None, parameter_count, "N", "instead: a GPT of GPT-3's proportions, such as 7.5e9")
     experts: int | None = option(None, at_least(2, at_most=10_000), "E", "MLPs in place of each layer's one")
     top: int | None = whole("K", "experts that each token goes through; default: 2, or the model's")
@@ -112,7 +105,7 @@ def shape_of(options: PlanOptions) -> tuple[str, Model]:
     top = (top or (model.top if model.experts else 2)) if experts else 1
     if experts and top > experts:
         raise UsageError(f"--top {top} is more than {experts} experts: use --top {experts}")
-    return name, replace(model, experts=experts, top=top)
+    return name, model if (experts, top) == (model.experts, model.top) else model.with_mixture(experts, top)
 
 
 def dense_shape_of(options: PlanOptions) -> tuple[str, Model]:
@@ -124,15 +117,10 @@ def dense_shape_of(options: PlanOptions) -> tuple[str, Model]:
         context = o.context or 2048
         return f"a GPT of about {o.parameters:,}", proportioned(o.parameters, context)
     name = o.model or "llama2-7b"
-    if name in MIXTURES:
-        mix, s = MIXTURES[name]
-        return name, Model("llama", mix.v, s, mix.h, mix.layers, mix.a, mix.kv, False, mix.experts, mix.k, f=mix.f)
-    of = model_of(name, [*MODELS, *MIXTURES])
-    if isinstance(of, llama.LlamaShape):
-        return name, Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, of.tied, f=of.f)
-    if (o.context or 0) > of.s:
-        raise UsageError(f"--context {o.context}: {name} has {of.s:,} positions")
-    return name, Model("gpt", of.v, of.s, of.h, of.layers, of.a, of.a, of.tied)
+    model = model_like(model_of(name))
+    if (o.context or 0) > model.s and model.decoder.learned:
+        raise UsageError(f"--context {o.context}: {name} has {model.s:,} positions")
+    return name, model
 
 
 def proportioned(parameters: int, context: int) -> Model:

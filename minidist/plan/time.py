@@ -27,6 +27,7 @@ from minidist.formulas.asked import Asked
 from minidist.formulas.shares import Share, shares_of
 from minidist.formulas.tensor import Volume
 from minidist.papers import korthikanti, palm, ptd
+from minidist.papers.decoder import MIXTURE
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
 from minidist.plan.traffic import on_a_host, size_of, within_layers
@@ -84,11 +85,12 @@ def flops_a_token(model: Model, s: int, kept: float = 1.0) -> float:
     parameters that a token goes through, without the embedding's table, which is read and not multiplied, and without
     the experts that drop it. kept: the share of the tokens' choices for which experts have room."""
     table = 0 if model.tied else model.v * model.h
-    positions = model.s * model.h if model.name == "gpt" else 0
+    of = model.decoder
+    positions = model.s * model.h if of.learned else 0
     [mlp] = model.mlp()
-    dropped = model.layers * model.top * (1 - kept) * sum(mlp)
+    dropped = of.kinds.count(MIXTURE) * model.top * (1 - kept) * sum(mlp)
     n = model.active() - table - positions - dropped
-    return palm.flops_a_token(n, model.layers, model.a, model.h // model.a, s)
+    return palm.flops_a_token(n, model.layers, 1, of.inner, of.keys(s))
 
 
 def useful_flops(asked: Asked) -> float:
@@ -101,15 +103,16 @@ def useful_flops(asked: Asked) -> float:
 
 def operations(asked: Asked, layers: int, head: bool, rows: int) -> Operations:
     """PaLM's count for the layers and the head of a stage, for b sequences, on one of tp·cp ranks."""
-    model, s = asked.model, asked.context
+    model, of, s = asked.model, asked.model.decoder, asked.context
     tokens = rows * s / (asked.layout.tp * asked.layout.cp)
     [mlp] = model.mlp()
-    of_layer = float(model.units()[1] if layers else 0)
+    [whole] = model.without_experts()
+    of_layer = sum(map(sum, whole[1:-1])) / model.layers  # on average, if they are of several kinds
     if model.experts:  # each of them has a fixed number of rows
-        mean = experts.mean_tokens(asked)
-        of_layer += sum(mlp) * (float(model.experts * (experts.room(asked) or 0) / mean) - model.experts)
-    core = korthikanti.core_flops(s, rows, model.h) / (asked.layout.tp * asked.layout.cp)
-    matrices = palm.flops_a_token(of_layer, 1, model.a, model.h // model.a, s, attention=False) / 3 * tokens
+        mean, mixtures = experts.mean_tokens(asked), of.kinds.count(MIXTURE) / model.layers
+        of_layer += mixtures * sum(mlp) * float(model.experts * (experts.room(asked) or 0) / mean)
+    core = korthikanti.core_flops(s, rows, of.inner) * of.keys(s) / s / (asked.layout.tp * asked.layout.cp)
+    matrices = palm.flops_a_token(of_layer, 1, 1, 1, s, attention=False) / 3 * tokens
     logits = palm.flops_a_token(model.v * model.h, 1, 1, 1, s, attention=False) / 3 * tokens
     return Operations(layers * (matrices + core), layers * core, head * logits)
 

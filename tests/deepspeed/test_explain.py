@@ -237,6 +237,7 @@ ZERO_3 = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero
         (LLAMA_3_2_1B, {}, 1_235_814_400),
         (LLAMA_3_2_1B, {"tie_word_embeddings": False}, 1_498_482_688),
         (LLAMA_3_2_1B, {"model_type": "mistral"}, 1_235_814_400),
+        (LLAMA_3_2_1B, {"head_dim": 128, "attention_bias": True}, 1_403_717_632),
         (GPT_2, {}, 124_439_808),
         (GPT_2, {"tie_word_embeddings": False}, 163_037_184),
     ],
@@ -271,12 +272,11 @@ def test_a_quantized_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("config", "changed", "says"),
     [
-        (GPT_2, {"model_type": "bert"}, "model_type 'bert' is not here: gpt2, llama, mistral are"),
+        (GPT_2, {"model_type": "bert"}, "model_type 'bert' is not here: gpt2, gpt_neox, llama, "),
         (GPT_2, {"model_type": None}, "a file without model_type is not here"),
         (GPT_2, {"n_embd": "768"}, "n_embd should be a whole number from 1 on, not '768'"),
-        (GPT_2, {"n_inner": 5}, "n_inner 5 is not here"),
-        (LLAMA_3_2_1B, {"head_dim": 128}, "heads of another width than hidden_size/num_attention_heads"),
-        (LLAMA_3_2_1B, {"attention_bias": True}, "attention_bias is not here"),
+        (GPT_2, {"n_inner": -5}, "n_inner should be a whole number from 0 on, not -5"),
+        (LLAMA_3_2_1B, {"num_key_value_heads": 5}, "32 heads and 5 of keys do not divide"),
         (LLAMA_3_2_1B, {"vocab_size": None}, "vocab_size should be a whole number"),
     ],
 )
