@@ -6,8 +6,10 @@ before ranks allocate anything. Each check is about one concern, or about two.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from minidist import UsageError, how_to_install
 from minidist.checkpoints import checkpoint
@@ -90,6 +92,7 @@ def prepare(
     check_standard_output(files)
     check_interval(training.recompute, model.layers)
     check_family(model)
+    check_gradients(training)
     check_companions(files)
     check_plot(files, training.steps)
     check_outputs(files, outputs(files, own))
@@ -104,6 +107,7 @@ def prepare(
         clip=training.clip,
         accumulate=training.accumulate,
         recompute=training.recompute,
+        tiled=training.attention == "tiled",
         seed=training.seed,
         capacity=files.device_memory,
         host_capacity=files.host_memory,
@@ -137,6 +141,12 @@ def check_interval(recompute: str, layers: int) -> None:
     """Raise UsageError if an interval has more layers than the model."""
     if recompute.startswith("every:") and interval(recompute, layers) > layers:
         raise UsageError(f"--recompute {recompute} is more than the {layers} layers that there are: use every:{layers}")
+
+
+def check_gradients(training: TrainingOptions) -> None:
+    """Raise UsageError if gradients would be rounded that are not otherwise."""
+    if training.grad_dtype == "fp32" and training.precision == "fp64":
+        raise UsageError("--grad-dtype fp32 would round the gradients of --precision fp64: leave it out")
 
 
 def check_family(model: ModelOptions) -> None:
@@ -228,9 +238,10 @@ def begin_witness() -> Pages | None:
 
 def precision_of(training: TrainingOptions) -> Precision:
     try:
-        return precision(training.precision)
+        found = precision(training.precision)
     except ImportError:
         raise UsageError(f"--precision bf16 needs ml_dtypes: {how_to_install('bf16')}") from None
+    return replace(found, gradient=np.float32) if training.grad_dtype == "fp32" else found
 
 
 def optimizer_of(training: TrainingOptions) -> Optimizer:

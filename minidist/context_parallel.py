@@ -37,7 +37,7 @@ from functools import partial
 import numpy as np
 
 from minidist import contents, ring
-from minidist.cp.group import ContextGroup, Masks, drop, no_mask
+from minidist.cp.group import ContextGroup, Masks, no_mask
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
@@ -236,7 +236,7 @@ class ContextAttention(Attention):
     group: ContextGroup = field(kw_only=True)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
-        return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group, partial(drop, self, batch))
+        return self.scheme(qkv, self.heads, self.kv_heads, batch.at, self.group, partial(self.drop, batch))
 
 
 def split(units: list[Unit], group: ContextGroup, scheme: str) -> list[Unit]:

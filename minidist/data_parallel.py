@@ -72,7 +72,7 @@ class DataParallel(Engine):
         """A buffer of `elements`, rounded down to a multiple of N; never larger than all gradients of these ranks."""
         n, everything = ranks.size, sum(flat.padded for flat in self.flats if flat.comm is ranks)
         size = min(max(elements, n) // n * n, everything)
-        room = self.device.empty("bucket", size, self.precision.stored)
+        room = self.device.empty("bucket", size, self.precision.summed)
         me = proxy(self)  # in a cycle an engine would outlive its last user
         return ConstantBuffer(room, n, lambda gradient: me.summed(ranks, gradient))
 

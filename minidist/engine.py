@@ -44,6 +44,7 @@ class Settings:
     accumulate: int = 1  # micro-batches per update
     bucket_size: int | None = None  # gradient elements summed over the ranks at once; None: those of one unit
     recompute: str = "none"  # what the backward computes again instead of storing: `minidist/memory/recompute.py`
+    tiled: bool = False  # attention in tiles, which keeps no probabilities
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, without workspace; more raises OutOfMemory
     host_capacity: int | None = None  # the same for its part of the host's memory
@@ -115,7 +116,7 @@ class Engine(Passes):
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make the arrays for a Flat's parameters and gradients. Here: whole ones."""
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
-        flat.grad = self.device.zeros("gradients", flat.padded, self.precision.stored)  # (padded,)
+        flat.grad = self.device.zeros("gradients", flat.padded, self.precision.summed)  # (padded,)
 
     def piece(self, flat: Flat) -> slice:
         """The elements of a Flat that this rank updates. Here: all."""
@@ -198,7 +199,8 @@ class Engine(Passes):
         own = (np.asarray(ids[rows.start : rows.stop])[:, here] for ids in (x, y))  # only now are they read
         tokens, targets = map(self.as_workspace, own)
         selective = self.settings.recompute == "selective"
-        return Batch(tokens, targets, rows.start, key, span=span, whole=whole, selective=selective)
+        how = {"span": span, "whole": whole, "selective": selective, "tiled": self.settings.tiled}
+        return Batch(tokens, targets, rows.start, key, **how)
 
     def weight(self, share: float) -> float:
         """The weight in the gradient of a micro-batch's mean loss, whose tokens are this share of the step's. Here: the

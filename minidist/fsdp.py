@@ -191,7 +191,7 @@ class FSDP(ZeRO3):
     def reduce(self, flat: Flat) -> None:
         """Start to sum its bucket over the ranks. Only one unit's sums are under way at a time."""
         assert flat.bucket is not None
-        arriving = self.device.empty("messages", (flat.shards - 1, flat.grad.size), self.precision.stored)
+        arriving = self.device.empty("messages", (flat.shards - 1, flat.grad.size), self.precision.summed)
         with self.comm.phase("reduce-scatter gradients", leave_open=True):
             started = self.start(start_reduce_scatter(flat.comm, flat.bucket, arriving))
         self.reducing.append((flat, [*arriving, flat.bucket[self.piece(flat)]], started))

@@ -169,7 +169,7 @@ class Infinity3(Infinity, Offload3):
     def allocate(self, flat: Flat, start: Array) -> None:
         shard = self.host.hold("messages", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
         flat.param = self.put("parameters", shard)
-        flat.grad = self.host.zeros("gradients", shard.size, shard.dtype)
+        flat.grad = self.host.zeros("gradients", shard.size, self.precision.summed)
 
     # ---- a pass: what it gathers is known before it begins -----------------------------------------------------------
 

@@ -170,7 +170,7 @@ class Offload1(Offload):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         super().allocate(flat, start)
-        flat.bucket = self.device.zeros("gradients", flat.padded, self.precision.stored)  # (padded,)
+        flat.bucket = self.device.zeros("gradients", flat.padded, self.precision.summed)  # (padded,)
 
     def give_back(self, flat: Flat) -> None:
         assert flat.bucket is not None

@@ -29,7 +29,7 @@ class ZeRO2(ZeRO1):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
-        flat.grad = self.states.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
+        flat.grad = self.states.zeros("gradients", flat.padded // flat.shards, self.precision.summed)  # (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param[self.piece(flat)], flat.grad
@@ -42,7 +42,7 @@ class ZeRO2(ZeRO1):
             self.buffers[flat.comm].put(flat.raw_grad, flat.grad)
             return
         if flat.bucket is None:
-            flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.stored)
+            flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.summed)
         flat.collect(flat.bucket)
 
     def reduce(self, flat: Flat) -> None:

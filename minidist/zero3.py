@@ -57,7 +57,7 @@ class ZeRO3(ZeRO2):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))
-        flat.grad = self.states.zeros("gradients", flat.param.size, self.precision.stored)  # both (padded/N,)
+        flat.grad = self.states.zeros("gradients", flat.param.size, self.precision.summed)  # both (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad

@@ -9,7 +9,8 @@ from minidist.formulas.shares import shares_of
 def peak_of_layers(run: Run) -> Claim:
     """The most that layers keep for their backward at any moment of the training, over all micro-batches."""
     most = [kept.most for kept in all_keep(run, shares_of(run))]
-    formula = peak_formula(run.recompute, run.bytes.stored, run.layout.tp, run.sequence_parallel)
+    recompute = "none" if run.tiled and run.recompute == "selective" else run.recompute
+    formula = peak_formula(recompute, run.bytes.stored, run.layout.tp, run.sequence_parallel)
     return on_each_rank("Chen", "layers' peak", formula, most, run.memory_of("activations"), "bytes")
 
 
@@ -34,11 +35,12 @@ def letter(recompute: str) -> str:
     return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 
-def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
-    """The formula for one layer, as Korthikanti's table 2 writes it, for elements of p bytes, plus the statistics."""
+def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool, tiled: bool = False) -> str:
+    """The formula for one layer, as Korthikanti's table 2 writes it, for elements of p bytes, plus the statistics. In
+    tiles, a log-sum-exp of each query and head is in the place of the core."""
     shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
     statistics = f"{4 * max(p, 4)}sb"
-    attention = "" if recompute == "selective" else f"+{core}as/ht"
+    attention = f"+{max(p, 4)}a/ht" if tiled else "" if recompute == "selective" else f"+{core}as/ht"
     if recompute == "full":
         formula = f"{p}sbh/t" if sequence else f"{p}sbh"
     elif sequence or t == 1:

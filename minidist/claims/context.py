@@ -112,9 +112,10 @@ def attention_claims(run: Run) -> tuple[list[Claim], float]:
 
 def traffic_claims(run: Run) -> list[Claim]:
     """What is sent, by phase; and that nothing else is."""
-    p, n = run.bytes.stored, run.ranks
+    n = run.ranks
     made, everything = attention_claims(run)
     for phase, number in data_elements(run, 0).items():
+        p = run.width(phase)
         formula = f"{p}·{'2' if 'reduce g' in phase and not run.zero else ''}Ψ(W-1)/W"
         made.append(on_each_rank("ZeRO §7", phase, formula, p * number, run.sent_in(phase), "bytes"))
         everything += n * p * number

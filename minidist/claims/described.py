@@ -40,6 +40,8 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
         accumulate=training.accumulate,
         validate=training.validate,
         precision=training.precision,
+        grad_dtype=training.grad_dtype,
+        tiled=training.attention == "tiled",
         optimizer=training.optimizer,
         recompute=training.recompute,
         save_every=line.files.save_every,

@@ -35,7 +35,7 @@ def sizes_of(run: Run, rank: int) -> list[int]:
     return [sum(of.size for of in unit) for unit in flats(run, rank).values()]
 
 
-def once(unit: Sequence[Stored], times: int = 1) -> float:
+def once(unit: Sequence[Stored], times: float = 1) -> float:
     """Elements that a rank sends to gather or to reduce-scatter a unit, `times` times."""
     return sum(fsdp.volume(of.size, of.among, times) for of in unit)
 
@@ -52,7 +52,7 @@ def states(run: Run) -> list[Claim]:
 
 def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
     """What is held of whole units. A tied embedding, which the head also reads, is held along with each other unit."""
-    p, ranks = run.bytes.stored, range(run.ranks)
+    p, g, ranks = run.bytes.stored, run.gradient_bytes, range(run.ranks)
     tied = " + ψ_emb" * run.model.tied
     ahead = run.sharding.forward_prefetch or run.sharding.backward_prefetch == "pre"
     window = (
@@ -62,16 +62,16 @@ def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
     everything = [sum(sizes_of(run, rank)) for rank in ranks]
     if run.sharding.strategy == "shard_grad_op":
         gathered, formula = everything, f"{p}Ψ"
-    bucket, held = [window_parameters(run, rank, 1) for rank in ranks], f"{p}·(max ψ{tied})"
+    bucket, held = [window_parameters(run, rank, 1) for rank in ranks], f"{g}·(max ψ{tied})"
     if run.sharding.no_sync:
-        bucket, held = everything, f"{p}Ψ"
-    whole = [p * n for n in gathered], [p * n for n in bucket]
+        bucket, held = everything, f"{g}Ψ"
+    whole = [p * n for n in gathered], [g * n for n in bucket]
     arriving = [arriving_bytes(run, rank, of) for rank, of in enumerate(blocks or [Blocks()] * run.ranks)]
     name, letters = ("shards and blocks", " + blocks") if blocks else ("shards to be summed", "")
     return [
         on_each_rank("FSDP §3.4", "gathered at a time", formula, whole[0], run.memory_of("gathered"), "bytes"),
         on_each_rank("FSDP §3.3.4", "whole gradients", held, whole[1], run.memory_of("bucket"), "bytes"),
-        on_each_rank("in addition", name, f"{p}·max ψ(F-1)/F{letters}", arriving, run.memory_of("messages"), "bytes"),
+        on_each_rank("in addition", name, f"{g}·max ψ(F-1)/F{letters}", arriving, run.memory_of("messages"), "bytes"),
     ]
 
 
@@ -79,7 +79,7 @@ def arriving_bytes(run: Run, rank: int, blocks: Blocks) -> float:
     """The most bytes on their way to a rank at a time: the other ranks' parts of its shard of a unit's gradient. In a
     layer's backward, blocks of keys and values are added to those parts of the unit above. Validation has such blocks
     of all sequences."""
-    parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in flats(run, rank).values()]
+    parts = [run.gradient_bytes * sum(of.size - of.shard for of in unit) for unit in flats(run, rank).values()]
     return max(*parts, *(above + blocks.backward for above in parts[2:]), blocks.validation)
 
 
@@ -97,8 +97,8 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
     collectives, claims = collectives_of(run), []
     for phase, times in collectives.items():
         formula, sent = (
-            f"{p}·{times if times != 1 else ''}Ψ(F-1)/F",
-            [p * sum(once(u, times) for u in of) for of in units],
+            f"{run.width(phase)}·{times if times != 1 else ''}Ψ(F-1)/F",
+            [run.width(phase) * sum(once(u, times) for u in of) for of in units],
         )
         claims.append(on_each_rank("FSDP §3.2.1", phase, formula, sent, run.sent_in(phase), "bytes"))
     again = [p * regathered_elements(run, rank) for rank in ranks]
@@ -106,15 +106,19 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
         formula, counted = f"{p}·Ψ_again(F-1)/F", run.sent_in("all-gather again")
         claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, again, counted, "bytes"))
     shards = [[of.shard for unit in of_rank for of in unit] for of_rank in units]
-    across = [p * sum(ring_all_reduce(shard, hosts).sent[host[rank]] for shard in shards[rank]) for rank in ranks]
+    g = run.gradient_bytes
+    across = [g * sum(ring_all_reduce(shard, hosts).sent[host[rank]] for shard in shards[rank]) for rank in ranks]
     if hosts > 1 and others is None:
         outside = [sum(n for peer, n in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
         claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, across, outside, "bytes"))
     norm = 8 * (f - 1)  # a float64 for each of the other shards; the paper leaves it out
     each = sum(collectives.values())
-    inside = [p * sum(once(unit, each) for unit in units[rank]) + again[rank] + norm for rank in ranks]
-    gathers = f"({each}Ψ+Ψ_again)" if any(again) else f"{each}Ψ"
-    formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
+    nbytes = sum(run.width(phase) * times for phase, times in collectives.items())
+    inside = [nbytes * sum(map(once, units[rank])) + again[rank] + norm for rank in ranks]
+    gathers = f"{p}·({each}Ψ+Ψ_again)" if any(again) else f"{p}·{each}Ψ"
+    if g != p:
+        gathers = f"({nbytes}Ψ+{p}Ψ_again)" if any(again) else f"{nbytes}Ψ"
+    formula = f"{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
     everything = [run.sent_by(rank) for rank in ranks]
     if others is not None:
         return [*claims, *nothing_else(run, sum(inside) + sum(across) + others)]
@@ -162,12 +166,12 @@ def time(run: Run, rank: int) -> float:
     forward, backward = unit_times(run, rank)
     units = [once(unit) for unit in flats(run, rank).values()]
     again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
-    nothing = [0.0] * len(units)
+    nothing, wide = [0.0] * len(units), [unit * run.gradient_bytes / run.bytes.stored for unit in units]
     total = 0.0
     for k in range(1, run.accumulate + 1):
         gathers = units if k <= times["all-gather forward"] else nothing
         gathers_again = again if times["all-gather backward"] else nothing
-        reduces = units if k == run.accumulate or not run.sharding.no_sync else nothing
+        reduces = wide if k == run.accumulate or not run.sharding.no_sync else nothing
         total += fsdp.forward_time(forward, gathers, run.sharding.forward_prefetch)
         total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], run.sharding.backward_prefetch)
     return total
@@ -204,7 +208,7 @@ def print_closing(run: Run) -> None:
 
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire is hidden by computation."""
-    collectives = sum(collectives_of(run).values())
+    collectives = sum(run.width(phase) * n for phase, n in collectives_of(run).items()) / run.bytes.stored
     wire = sum(once(unit, collectives) for unit in flats(run, 0).values()) + regathered_elements(run, 0)
     computed = run.accumulate * sum(map(sum, unit_times(run, 0)))
     waited = run.counted[0]["time"] - computed

@@ -95,7 +95,7 @@ def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
     if run.layout.hosts == 1:
         return []
     host = [place.host for place in run.places]
-    p = run.bytes.stored
+    p = run.gradient_bytes
     promised = [p * elements for elements in host_elements(run)]
     if run.model.experts:
         _, around = experts.numbers_sent(run, count_forwards(run, shares))

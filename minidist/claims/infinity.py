@@ -36,7 +36,7 @@ def claims(run: Run) -> list[Claim]:
 
 def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds: its share on the disk, and above that what is in use or in transit."""
-    stage, n, p, k = run.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    stage, n, p, g, k = run.zero, run.ranks, run.bytes.stored, run.gradient_bytes, run.optimizer_bytes
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     psi, largest = run.model.parameters(n), max(run.model.units(n)) / n
     shard = psi / n
@@ -44,14 +44,14 @@ def memory_claims(run: Run) -> list[Claim]:
     of_pools = {
         "device": {
             "parameters": (f"2·{p}{one}", 2 * p * largest) if stage == 3 else (f"{p}Ψ", p * psi),
-            "gradients": (f"{p}Ψ", p * psi) if stage == 1 else ("0", 0),
+            "gradients": (f"{g}Ψ", g * psi) if stage == 1 else ("0", 0),
             "optimizer": ("0", 0),
         },
         "host": {
             "parameters": (f"2·{p}{one}", 2 * p * largest) if stage == 3 else (f"{copy}{one}", copy * largest),
-            "gradients": (f"{p}{whole}", p * shard),
+            "gradients": (f"{g}{whole}", g * shard),
             "optimizer": (f"3·{k + copy}{one}", 3 * (k + copy) * largest),
-            "messages": (f"{p}{one}", p * largest),
+            "messages": (f"{g}{one}", g * largest),
         },
         "disk": {
             "parameters": (f"{p * (stage == 3) + copy}{whole}", (p * (stage == 3) + copy) * shard),
@@ -67,17 +67,17 @@ def memory_claims(run: Run) -> list[Claim]:
 
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
-    n, p, model = run.ranks, run.bytes.stored, run.model
+    n, p, g, model = run.ranks, run.bytes.stored, run.gradient_bytes, run.model
     a = run.accumulate
     again = chen.count_regathered_layers(run.recompute, run.model.layers) * model.units(n)[1]
     states = run.optimizer_bytes + (0 if run.bytes.master else p)
     moved = zero_infinity.elements_moved(model.parameters(n), n, run.zero, a, again)
     read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
-    down = f"{p}·{a}Ψ/N" if a > 1 and run.zero > 1 else f"{p}Ψ/N"
+    down = f"{g}·{a}Ψ/N" if a > 1 and run.zero > 1 else f"{g}Ψ/N"
     rows = [
         (READ, "optimizer", "states read", f"{states}Ψ/N", states * moved["states"]),
         (WRITTEN, "optimizer", "states written", f"{states}Ψ/N", states * moved["states"]),
-        (TO_HOST, "gradients", "gradients down", down, p * moved["gradients"]),
+        (TO_HOST, "gradients", "gradients down", down, g * moved["gradients"]),
     ]
     if run.zero == 3:
         rows += [
@@ -123,7 +123,7 @@ def print_closing(run: Run) -> None:
     print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit,")
     print("ψ_emb of its embedding; h: 64, inputs of a layer with 4h outputs; t: tiles.")
     n, p, stage = run.ranks, run.bytes.stored, run.zero
-    states = zero.model_states(run.model.parameters(n), n, stage, p, p, run.optimizer_bytes).total
+    states = zero.model_states(run.model.parameters(n), n, stage, p, run.gradient_bytes, run.optimizer_bytes).total
     most = [f"{pool} {number(max(run.memory_of(NEEDED, pool)))}" for pool in ("device", "host", "disk")]
     print(f"Model states of a rank: {number(states)}. With activations, at the fullest:")
     print(f"{', '.join(most)}.")

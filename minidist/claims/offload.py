@@ -13,12 +13,13 @@ DOWN, UP = "device to host", "host to device"
 def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds between steps, on its device and on its host."""
     stage, n, p, k = run.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    g = run.gradient_bytes
     psi, shard = run.model.parameters(n), run.model.parameters(n) / n
     steps = 1 if run.delayed_update is None else 2  # the number of steps whose gradients are held at a time
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     bytes_of = {  # per parameter
-        "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
-        "host": {"parameters": copy + p * below(run), "gradients": p * steps, "optimizer": k},
+        "device": {"parameters": p, "gradients": g if stage == 1 else 0, "optimizer": 0},
+        "host": {"parameters": copy + p * below(run), "gradients": g * steps, "optimizer": k},
     }
     claims = []
     for pool, kinds in bytes_of.items():
@@ -33,7 +34,7 @@ def memory_claims(run: Run) -> list[Claim]:
             expected, held = factor * (shard if divided else psi), run.memory_of(kind, pool)
             claims.append(on_each_rank("Offload §4.2", f"{pool}: {kind}", formula, expected, held, "bytes"))
     largest, held = largest_part(run) / n, run.memory_of("messages", "host")
-    return [*claims, on_each_rank("arithmetic", "host: on the way", f"{p}·max ψ/N", p * largest, held, "bytes")]
+    return [*claims, on_each_rank("arithmetic", "host: on the way", f"{g}·max ψ/N", g * largest, held, "bytes")]
 
 
 def below(asked: Asked) -> bool:
@@ -49,12 +50,12 @@ def largest_part(run: Run) -> int:
 
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's link in a step."""
-    stage, a, n, p = run.zero, run.accumulate, run.ranks, run.bytes.stored
+    stage, a, n, p, g = run.zero, run.accumulate, run.ranks, run.bytes.stored, run.gradient_bytes
     psi, again = run.model.parameters(n), 0
     if below(run):
         again = chen.count_regathered_layers(run.recompute, run.model.layers) * run.model.units(n)[1]
     elements = zero_offload.elements_moved(psi, n, stage, a, a * (2 * psi + again) if below(run) else None)
-    gradients, parameters = p * elements["gradients"], p * elements["parameters"]
+    gradients, parameters = g * elements["gradients"], p * elements["parameters"]
     times = a if stage > 1 else 1
     up = p * 2 * a if below(run) else p
     more = f" + {p * a}Ψ_again/N" * bool(again)
@@ -62,9 +63,9 @@ def link_claims(run: Run) -> list[Claim]:
     return [
         on_each_rank("Offload §4.2", claim, f"{factor}Ψ/N{more * ('down' not in claim)}", expected, counted, "bytes")
         for claim, factor, expected, counted in (
-            ("gradients down", p * times, gradients, run.moved_in(DOWN, "gradients")),
+            ("gradients down", g * times, gradients, run.moved_in(DOWN, "gradients")),
             ("parameters up", up, parameters, run.moved_in(UP, "parameters")),
-            ("all that is moved", p * times + up, gradients + parameters, everything),
+            ("all that is moved", g * times + up, gradients + parameters, everything),
         )
     ]
 

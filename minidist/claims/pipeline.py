@@ -144,7 +144,7 @@ def in_flight_claims(run: Run) -> list[Claim]:
 def state_claims(run: Run) -> list[Claim]:
     """Model states: each stage has those of its units (GPipe, section 2.1); all stages together have all of them."""
     pipe = run.layout
-    factors = {"parameters": run.bytes.stored, "gradients": run.bytes.stored, "optimizer": run.optimizer_bytes}
+    factors = {"parameters": run.bytes.stored, "gradients": run.gradient_bytes, "optimizer": run.optimizer_bytes}
     psi = stored_parameters(run)
     made = [
         on_each_rank("GPipe §2.1", kind, f"{factor}Ψi", [factor * n for n in psi], run.memory_of(kind), "bytes")
@@ -217,9 +217,9 @@ def sent_claims(run: Run) -> list[Claim]:
     messages = [sum(numbers) for numbers in zip(*each.values(), strict=True)]
     shared = shared_gradients(run)
     norms = [8 * (run.ranks - 1) if flushes else 0] * run.ranks  # a float64 from each stage
-    source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
+    source, formula = ("PTD §3", f"{run.gradient_bytes}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
     if pipe.schedule in pipelines.CROSSED:
-        source, formula = "Chimera", f"{run.bytes.stored}Ψi"
+        source, formula = "Chimera", f"{run.gradient_bytes}Ψi"
     others = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
         ("in addition", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
@@ -286,7 +286,7 @@ def shared_gradients(run: Run) -> list[int]:
     """Bytes that each rank sends in the last step to sum gradients that several ranks have. These are gradients of a
     tied embedding (PTD, section 3), of a stage that two ranks have in a cross, or of a stage's replicas, in each
     remaining update (PipeDream, section 3.2)."""
-    pipe, p, sent = run.layout, run.bytes.stored, [0] * run.ranks
+    pipe, p, sent = run.layout, run.gradient_bytes, [0] * run.ranks
     if not pipe.replicas:
         return [p * n for volume in tied_volumes(run) for n in volume.elements] or sent
     for rank, stage in enumerate(run.stages):

@@ -24,11 +24,11 @@ def print_zero_closing(run: Run) -> None:
     if run.ranks == 1:
         print(f"One rank divides nothing and sends nothing. Use more:\n  mpirun -n 4 python -m minidist.{run.chapter}")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
-    p, k = run.bytes.stored, run.optimizer_bytes
-    undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total
+    p, g, k = run.bytes.stored, run.gradient_bytes, run.optimizer_bytes
+    undivided = zero.model_states(padded, run.ranks, 0, p, g, k).total
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
-        say(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
+        say(f"Undivided it would be {p + g + k}Ψ = {number(undivided)} on each rank: {times}.")
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     say(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.")
     print()

@@ -94,14 +94,14 @@ def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
 
 def data_axis(run: Run) -> list[Claim]:
     """Gradients and parameters: the dense ones over N ranks, an expert's over the N/P ranks that have it."""
-    p, of_ranks = run.bytes.stored, [data_elements(run, rank) for rank in range(run.ranks)]
+    of_ranks = [data_elements(run, rank) for rank in range(run.ranks)]
     factors = {"all-reduce gradients": 2}
     return [
         on_each_rank(
             "DeepSpeed-MoE §4",
             phase,
-            f"{p * factors.get(phase, 1)}(Ψd(N-1)/N + Ψe(N-P)/N)",
-            [p * sent[phase] for sent in of_ranks],
+            f"{run.width(phase) * factors.get(phase, 1)}(Ψd(N-1)/N + Ψe(N-P)/N)",
+            [run.width(phase) * sent[phase] for sent in of_ranks],
             run.sent_in(phase),
             "bytes",
         )
@@ -111,9 +111,11 @@ def data_axis(run: Run) -> list[Claim]:
 
 def together(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """The norm, which counts every expert once; and that nothing else was sent."""
-    n, p = run.ranks, run.bytes.stored
+    n = run.ranks
     expected = bytes_sent(run, shares) + 8 * (n - 1) * n
-    expected += sum(round(p * sent) for rank in range(n) for sent in data_elements(run, rank).values())
+    expected += sum(
+        round(run.width(phase) * sent) for rank in range(n) for phase, sent in data_elements(run, rank).items()
+    )
     norm = on_each_rank("together", "norm of the gradient", "8(N-1)", 8 * (n - 1), run.sent_in("norm"), "bytes")
     return [norm, *nothing_else(run, expected)]
 

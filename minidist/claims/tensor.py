@@ -30,7 +30,7 @@ def claims(run: Run) -> list[Claim]:
     """The claims of the chapter on tensor parallelism itself."""
     shares = shares_of(run)
     volumes = [*layer_volumes(run, shares), *end_volumes(run, shares)]
-    letters = {TENSOR_NORM: "8(t-1)t", SHARD_GRADIENTS: f"{run.bytes.stored}·2(t-1)Ψrest"}
+    letters = {TENSOR_NORM: "8(t-1)t", SHARD_GRADIENTS: f"{run.gradient_bytes}·2(t-1)Ψrest"}
     return [
         *states_claims(run, whole_states(run), 0, "(Ψcut/t+Ψrest)", "", "Megatron §3"),
         *activations(run, shares),
@@ -63,7 +63,7 @@ def activations(run: Run, shares: Sequence[Share]) -> list[Claim]:
         formula = formula_of_layers(recompute, p, t, sequence)
         if apiece:
             policy = "full" if recompute == "every:1" else recompute
-            formula = activation_formula(p, t, sequence, policy, of.dropout > 0)
+            formula = activation_formula(p, t, sequence, policy, of.dropout > 0, run.tiled)
             expected, counted = [nbytes / n for nbytes in expected], [nbytes / n for nbytes in counted]
         if run.model.name == "llama" and recompute in ("none", "selective"):
             formula = "likewise, SwiGLU"

@@ -23,7 +23,7 @@ from minidist.formulas.zero import buffer_size
 
 def claims(run: Run) -> list[Claim]:
     """What is held, moved and sent, and nothing else."""
-    p, stage, shares = run.bytes.stored, run.zero, shares_of(run)
+    stage, shares = run.zero, shares_of(run)
     states = [states_of(run, rank) for rank in range(run.ranks)]
     volumes = [
         *layer_volumes(run, shares),
@@ -31,7 +31,11 @@ def claims(run: Run) -> list[Claim]:
         *end_volumes(run, shares),
         *data_volumes(run),
     ]
-    letters = {SHARD_GRADIENTS: f"{p}·2(t-1)Ψrest{'' if stage else '·d'}", TENSOR_NORM: "8(t-1)dt", "norm": "8(d-1)dt"}
+    letters = {
+        SHARD_GRADIENTS: f"{run.gradient_bytes}·2(t-1)Ψrest{'' if stage else '·d'}",
+        TENSOR_NORM: "8(t-1)dt",
+        "norm": "8(d-1)dt",
+    }
     return [
         *states_claims(run, states, stage, "Ψr", "Ψr/d"),
         *checkpoints_wait(run, run.accumulate),
@@ -83,14 +87,14 @@ def checkpoints_pass(run: Run) -> Claim:
 def buffers(run: Run) -> list[Claim]:
     """The buffer: B elements, or all gradients if they are fewer. If a rank has only its shard of gradients (stage 2),
     the gradient that embedding and head share also waits for its second part."""
-    p, d, stage = run.bytes.stored, run.layout.dp, run.zero
+    p, g, d, stage = run.bytes.stored, run.gradient_bytes, run.layout.dp, run.zero
     ranks = range(run.ranks)
     waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
     room = [
-        p * (buffer_size(run.bucket_size or psi, d, psi) + more)
+        g * (buffer_size(run.bucket_size or psi, d, psi) + more)
         for psi, more in zip(stored_parameters(run), waiting, strict=True)
     ]
-    formula = f"{p}(B + ψ_emb)" if any(waiting) else f"{p}B"
+    formula = f"{g}(B + ψ_emb)" if any(waiting) else f"{g}B"
     made = [on_each_rank("ZeRO §6.2", "buffer", formula, room, run.memory_of("bucket"), "bytes")]
     if stage == 3:
         gathered = [p * gathered_at_once(run, rank) for rank in ranks]
@@ -114,7 +118,7 @@ def checkpoint_claims(run: Run) -> list[Claim]:
 
 def print_closing(run: Run) -> None:
     """Print what the letters mean, what a fused buffer would take, and the paper's table 2."""
-    p, t = run.bytes.stored, run.layout.tp
+    p, t = run.gradient_bytes, run.layout.tp
     d, psi = run.layout.dp, stored_parameters(run)[0]
     say(
         f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its sequences, s long,"

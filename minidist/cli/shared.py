@@ -99,6 +99,8 @@ class TrainingOptions:
     accumulate: int = whole("N", "micro-batches in a step", 1)
     recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
     precision: str = choice(NAMES, "mixed", "mixed (fp16), bf16, fp32, fp64")
+    grad_dtype: str = choice(("stored", "fp32"), "stored", "of gradients: as they are stored, or fp32", None)
+    attention: str = choice(("whole", "tiled"), "whole", "keeps probabilities, or in tiles none", None)
     optimizer: str = choice(("adamw", "sgd"), "adamw", "adamw, or sgd with momentum")
     lr: float = option(3e-3, within(0, 1e3), "X", "learning rate after warm-up")
     min_lr: float = option(3e-4, within(0, 1e3), "X", "at the end of the cosine")

@@ -8,8 +8,7 @@ import numpy as np
 from minidist import former_names, ring
 from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import ProbabilityDropout, keys_first
-from minidist.nn.layers import Attention, Batch
+from minidist.nn.attend import ProbabilityDropout
 from minidist.nn.tensor import Array, ArrayPool, NullPool
 
 
@@ -46,16 +45,6 @@ class ContextGroup:
 Masks = Callable[
     ..., ProbabilityDropout | None
 ]  # of the probabilities of all keys, for some queries and perhaps some heads
-
-
-def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> ProbabilityDropout | None:
-    """Dropout of the probabilities of these queries. A mask is drawn as a whole, as² numbers, so that it is the same on
-    any number of ranks."""
-    p, s = batch.drop_probability(of.p), batch.at.length
-    if p == 0:
-        return None
-    mask = batch.mask(of.name, p, (of.heads, s, s), of.part)[:, :, queries]
-    return ProbabilityDropout(keys_first(mask, of.kv_heads)[:, :, kv_heads or slice(None)], p)
 
 
 def no_mask(queries: Array, kv_heads: range | None = None) -> None:

@@ -26,7 +26,7 @@ def keeps(run: Asked, rank: int, share: Share) -> Kept:
     layer = layer_bytes(run, rank, share, "selective" if recompute == "selective" else "none")
     given, of = layer_bytes(run, rank, share, "full"), chen.after_forward(recompute, n)
     most = chen.peak_bytes(recompute, n, given, layer)
-    if recompute == "selective" and n and not run.scheme:  # context ranks keep no core
+    if recompute == "selective" and n and not run.keeps_no_core:
         most += max(0, core_again(run, rank, share))
     return Kept(layer, given, of.inputs * given + of.layers * layer, most)
 
@@ -54,11 +54,12 @@ def core_again(run: Asked, rank: int, share: Share) -> float:
 def layer_bytes(run: Asked, rank: int, share: Share, recompute: str) -> float:
     """Bytes that a layer keeps on a rank, by the formulas: its activations, or with "full" its input. The papers
     leave out the norms' statistics, which are kept in full precision: two numbers for each position and layer norm, one
-    for each RMSNorm. If ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`). A mixture
-    of experts keeps other arrays than an MLP (`minidist/papers/switch.py`)."""
+    for each RMSNorm. If ranks divide the sequences, or attention is in tiles, log-sum-exps are kept in place of
+    probabilities (`minidist/papers/context.py`). A mixture of experts keeps other arrays than an MLP
+    (`minidist/papers/switch.py`)."""
     model, t, sequence, place = run.model, run.layout.tp, run.sequence_parallel, run.places[rank]
     p, wide, gpt = run.bytes.stored, run.bytes.computed, model.name == "gpt"
-    if run.scheme and recompute == "none":
+    if run.keeps_no_core and recompute == "none":
         recompute = "selective"
     s, how = share.length or run.context, (sequence, recompute, p, run.dropout > 0)
     if gpt:
@@ -68,6 +69,8 @@ def layer_bytes(run: Asked, rank: int, share: Share, recompute: str) -> float:
         kept = korthikanti.layer_activations_llama(*sizes, *how)[place.tensor]
     numbers = 0 if recompute == "full" else 4 if gpt else 2
     kept += numbers * wide * s * share.b / (t if sequence else 1)
+    if run.tiled and not run.scheme and recompute != "full":
+        kept += wide * s * share.b * model.a // t
     if run.scheme and recompute != "full":
         own = chunk_sizes(model.kv // t, run.layout.cp)[place.context]
         shape = s, run.context, share.b, model.a // t, model.kv // t, model.h // model.a

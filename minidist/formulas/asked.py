@@ -94,6 +94,10 @@ class Asked:
         """The bytes of a gradient that is held or sent."""
         return 4 if self.grad_dtype == "fp32" else self.bytes.stored
 
+    def width(self, phase: str) -> int:
+        """The bytes of an element that is sent along the data axis in a phase."""
+        return self.gradient_bytes if "gradients" in phase else self.bytes.stored
+
     @property
     def optimizer_bytes(self) -> int:
         """The papers' K: bytes of optimizer state per parameter."""
@@ -124,6 +128,11 @@ class Asked:
     def scheme(self) -> str | None:
         """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
         return self.attention if self.chapter == "context_parallel" or self.layout.cp > 1 else None
+
+    @property
+    def keeps_no_core(self) -> bool:
+        """Whether layers keep log-sum-exps in place of probabilities."""
+        return self.tiled or self.scheme is not None
 
     @property
     def staged(self) -> bool:

@@ -203,9 +203,9 @@ def waiting(run: Asked, at: Chunk, kept: Kept) -> Moment:
 
 def moments(run: Asked, at: Chunk, kept: Kept) -> list[Moment]:
     """The moments of a micro-batch at which a rank may hold most, if no other one is under way."""
-    layers, p = at.share.layers, run.bytes.stored
+    layers, p, g = at.share.layers, run.bytes.stored, run.gradient_bytes
     first, last = end_bytes(run, at.share)
-    tokens, gather, bucket = token_bytes(run, at.share), p * (run.zero >= 3), p * (run.zero >= 2)
+    tokens, gather, bucket = token_bytes(run, at.share), p * (run.zero >= 3), g * (run.zero >= 2)
     held, most = kept.after, kept.most
     if at.share.ends_again:
         held = most = layers * kept.layer
@@ -232,4 +232,4 @@ def moments(run: Asked, at: Chunk, kept: Kept) -> list[Moment]:
         found.append(Moment(gather * passing + reduced(passing), held, tokens + first))
     if not at.buffer:
         return found
-    return [moment._replace(passing=moment.passing + p * at.buffer) for moment in found]
+    return [moment._replace(passing=moment.passing + g * at.buffer) for moment in found]

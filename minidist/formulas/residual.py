@@ -54,25 +54,25 @@ def data_volumes(run: Asked) -> list[Volume]:
         times = run.accumulate if run.zero == 3 or (run.zero == 2 and phase == "reduce-scatter gradients") else 1
         formula = f"{'2' * (phase == 'all-reduce gradients')}Ψr(d-1)/d"
         sent = [int(of[phase] / times) for of in every]
-        made.append(Volume("ZeRO §7", phase, formula, [phase], sent, times, run.bytes.stored))
+        made.append(Volume("ZeRO §7", phase, formula, [phase], sent, times, run.width(phase)))
     return made
 
 
 def needs(run: Asked) -> list[Needs]:
     """What each rank will need: model states, the buffer, gathered parameters, every checkpoint, and the activations of
     one layer when it is recomputed, or those of the head, if they are more."""
-    p, d, stage, parts = run.bytes.stored, run.layout.dp, run.zero, checkpoint(run)
+    p, g, d, stage, parts = run.bytes.stored, run.gradient_bytes, run.layout.dp, run.zero, checkpoint(run)
     # A layer also keeps its input: a copy, unless it is the checkpoint itself, or the checkpoint has been freed.
     is_kept_once = run.scattered or (run.activations == "device" and p == run.bytes.computed)
     found = []
     for rank, share in enumerate(shares_of(run)):
         psi, states, layer = stored_parameters(run)[rank], states_of(run, rank), layer_bytes(run, rank, share, "none")
-        passing = buffer_size(run.bucket_size or psi, d, psi) + shared_parameters(run, rank) * (stage >= 2)
-        passing += gathered_at_once(run, rank) * (stage == 3)
+        passing = g * (buffer_size(run.bucket_size or psi, d, psi) + shared_parameters(run, rank) * (stage >= 2))
+        passing += p * gathered_at_once(run, rank) * (stage == 3)
         waiting = 0 if run.activations == "host" else (run.model.layers - is_kept_once) * parts[rank] * p
         first, last = end_bytes(run, share)
         ends = first + token_bytes(run, share)
-        total = states.total + p * passing + waiting + max(layer, last) + ends
-        kinds = {**vars(states), "passing": p * passing, "activations": waiting + layer, "ends": ends + last}
+        total = states.total + passing + waiting + max(layer, last) + ends
+        kinds = {**vars(states), "passing": passing, "activations": waiting + layer, "ends": ends + last}
         found.append(Needs(kinds, total))
     return found

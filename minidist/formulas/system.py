@@ -135,13 +135,8 @@ class Pass(NamedTuple):
 
 def passage(run: Asked, rank: int, part: Part) -> Pass:
     """A micro-batch's pass through a chunk."""
-    counted, policy = run.profile.transient == "counted", run.recompute
-    x, given, number = of_layer.residual(run), of_layer.residual(run), len(part.kinds)
-    layers = [layer(run, kind) for kind in part.kinds]
-    plain = policy in ("none", "selective")
-    after = chen.after_forward(policy, number)
-    kept = sum(layers) if plain else after.inputs * given + after.layers * max(layers, default=0)
-    most = kept if plain else chen.peak_bytes(policy, number, given, max(layers, default=0))
+    counted, x = run.profile.transient == "counted", of_layer.residual(run)
+    kept, most = by_layers(run, [layer(run, kind) for kind in part.kinds])
     ends = sum(of_layer.head(run, columns(run)).values()) * part.head
     gather, reduce = passing(run, rank)
     still = x * (run.profile.sent_gradient == "held" and not part.embedding)
@@ -156,6 +151,15 @@ def passage(run: Asked, rank: int, part: Part) -> Pass:
         here = (run.bytes.stored * columns(run) * run.model.h + x) * counted
         moments["embedding"] = Load(gather.embedding + reduce.embedding, 0, 0, here)
     return Pass(Load(0, kept, ends), moments)
+
+
+def by_layers(run: Asked, layers: list[float]) -> tuple[float, float]:
+    """Bytes that a chunk's layers keep after their forward, and when the last of them has run again."""
+    if run.recompute in ("none", "selective"):
+        return sum(layers), sum(layers)
+    number, given, largest = len(layers), of_layer.residual(run), max(layers, default=0.0)
+    after = chen.after_forward(run.recompute, number)
+    return after.inputs * given + after.layers * largest, chen.peak_bytes(run.recompute, number, given, largest)
 
 
 def layer(run: Asked, kind: str) -> float:

@@ -75,7 +75,7 @@ def tied_volumes(run: Asked) -> list[Volume]:
         second = [stage > run.layout.pp // 2 for stage in run.stages]
         copied = [sum(ring_all_reduce(n, 2).sent[i] for n in sizes) for sizes, i in zip(whole, second, strict=True)]
         formula = "Ψr/G" if run.zero else "Ψr"
-        return [Volume("Chimera", "two copies", formula, ["shared gradients"], copied, 1, run.bytes.stored)]
+        return [Volume("Chimera", "two copies", formula, ["shared gradients"], copied, 1, run.gradient_bytes)]
     if run.layout.pp == 1 or not run.model.tied or run.layout.schedule in pipelines.FOLDED:
         return []
     sent = []
@@ -84,7 +84,7 @@ def tied_volumes(run: Asked) -> list[Volume]:
         both = ring_all_reduce(first.shard if run.zero else first.size, 2).sent
         sent.append(both[0] if stage == 1 else both[1] if stage == run.layout.pp else 0)
     formula = "ψ_emb/G" if run.zero else "ψ_emb"
-    return [Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
+    return [Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.gradient_bytes)]
 
 
 def every_flat(of: Stored) -> bool:
@@ -142,11 +142,11 @@ def regathered(run: Asked, rank: int) -> list[Stored]:
 
 def data_volumes(run: Asked, counts: Callable[[Stored], bool] = every_flat) -> list[Volume]:
     """What each rank sends along the data axis. All micro-batches of a step send the same."""
-    a, p, every = run.passes, run.bytes.stored, [data_elements(run, rank, counts) for rank in range(run.ranks)]
+    a, every = run.passes, [data_elements(run, rank, counts) for rank in range(run.ranks)]
 
     def volume(name: str, formula: str, phases: list[str], times: int = 1, source: str = "ZeRO §7") -> Volume:
         sent = [round(sum(of.get(phase, 0) for phase in phases) / times) for of in every]
-        return Volume(source, name, formula, phases, sent, times, p)
+        return Volume(source, name, formula, phases, sent, times, run.width(name))
 
     once = "(Ψd(G-1)/G+Ψe(G-P)/G)" if run.model.experts else "Ψr(G-1)/G"
     if run.zero == 0:
@@ -162,7 +162,9 @@ def data_volumes(run: Asked, counts: Callable[[Stored], bool] = every_flat) -> l
         found.append(volume("get them again", formula, ["all-gather again"], a, "GPipe §2.3"))
     if run.layout.hosts > 1:
         sent = host_elements(run, counts)
-        found.append(Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], sent, 1, p))
+        found.append(
+            Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], sent, 1, run.gradient_bytes)
+        )
     return found
 
 
@@ -194,10 +196,10 @@ def others(run: Asked) -> dict[str, Left]:
     copies = run.layout.dp * run.layout.cp if run.zero == 0 else run.layout.hosts
     copies *= pipelines.copies(run.layout.schedule) if p > 1 else 1
     whole = sum(models.padded(whole, g) for _, whole in run.model.without_experts(t)[0]) * run.sequence_parallel
-    rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if run.zero else 'W'}"
+    rest = f"{run.gradient_bytes}·2(t-1)Ψrest·{'W/G' if run.zero else 'W'}"
     counting = n if run.zero else ranks_with_layers(run) * (run.model.experts > 0)
     return {
-        SHARD_GRADIENTS: Left(rest, copies * 2 * (t - 1) * whole * run.bytes.stored),
+        SHARD_GRADIENTS: Left(rest, copies * 2 * (t - 1) * whole * run.gradient_bytes),
         TENSOR_NORM: Left("8(t-1)Wpt", 8 * (t - 1) * n),
         "pipeline norm": Left("8(p-1)Wpt", 8 * (p - 1) * n),
         "norm": Left("8(G-1)Wpt", 8 * (g - 1) * counting),

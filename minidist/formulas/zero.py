@@ -16,12 +16,13 @@ def constant_buffer_size(run: Asked) -> int:
     return buffer_size(run.bucket_size, run.ranks, run.model.parameters(run.ranks)) if run.bucket_size else 0
 
 
-def in_passing(run: Asked) -> int:
+def in_passing(run: Asked) -> float:
     """Elements of gathered parameters and of gradients at the fullest moment, within DeepSpeed's limits for stage 3."""
     model = run.model
     divided = model.divided(run.ranks)
     parts = [(whole - part, part) for whole, part in zip(model.units(run.ranks), divided, strict=True)]
     live = math.inf if run.live is None else run.live
     return deepspeed.in_passing(
-        parts, model.tied, model.apart, model.v * model.h, run.ahead, live, constant_buffer_size(run)
-    )
+        parts, model.tied, model.apart, model.v * model.h, run.ahead, live, constant_buffer_size(run),
+        run.gradient_bytes / run.bytes.stored,
+    )  # fmt: skip

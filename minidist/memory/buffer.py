@@ -30,7 +30,7 @@ class ConstantBuffer:
         while first < rows.shape[1]:
             n = min(self.rows.shape[1] - self.filled, rows.shape[1] - first)
             here, there = slice(self.filled, self.filled + n), slice(first, first + n)
-            self.rows[:, here] = rows[:, there]  # rounded to the dtype of stored gradients
+            self.rows[:, here] = rows[:, there]  # rounded to the dtype in which gradients are sent
             rows[:, there] = 0
             self.waiting.append((total[:, there], here))
             self.filled, first = self.filled + n, first + n

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from minidist.nn import ops
-from minidist.nn.attend import Span
+from minidist.nn.attend import ProbabilityDropout, Span, keys_first
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
@@ -45,6 +46,7 @@ class Batch:
     first             the number of the first of the B sequences within the global batch
     key               makes dropout masks of different steps differ; None switches dropout off (evaluation)
     selective         recompute the core of attention in the backward, instead of keeping its activations
+    tiled             attention in tiles: the core keeps no probabilities, so there is nothing selective to recompute
     dropout           a probability that replaces the layers' own
     whole             the tokens of all ranks that share the batch; 0: these are all
     losses            what units add to the loss, other than the last unit's output: filled by their forward
@@ -55,6 +57,7 @@ class Batch:
     first: int = 0
     key: tuple[int, ...] | None = None
     selective: bool = False
+    tiled: bool = False
     dropout: float | None = None
     span: Span | None = None
     whole: int = 0
@@ -226,12 +229,26 @@ class Attention:
         """The core is cheap to compute, and its activations are most of what a layer keeps: 5as/h of 34 + 5as/h. So
         selective recomputation recomputes the core (Korthikanti et al. 2022, section 5)."""
 
+        if batch.tiled:
+            return ops.tiled_attention(qkv, self.heads, self.kv_heads, partial(self.drop, batch))
+
         def core(qkv: Tensor) -> Tensor:
             length, p = qkv.shape[1], batch.drop_probability(self.p)
             mask = batch.mask(self.name, p, (self.heads, length, length), self.part) if p > 0 else None
             return ops.attention(qkv, self.heads, self.kv_heads, mask, p)
 
         return recomputed(core, qkv) if batch.selective else core(qkv)
+
+    def drop(
+        self, batch: Batch, queries: Array | slice = slice(None), kv_heads: range | None = None
+    ) -> ProbabilityDropout | None:
+        """Dropout of the probabilities of some queries, and perhaps some heads, that are not kept. A mask is drawn as a
+        whole, as² numbers, so that it is the same on any number of ranks, and in the backward."""
+        p, s = batch.drop_probability(self.p), batch.at.length
+        if p == 0:
+            return None
+        mask = batch.mask(self.name, p, (self.heads, s, s), self.part)[:, :, queries]
+        return ProbabilityDropout(keys_first(mask, self.kv_heads)[:, :, kv_heads or slice(None)], p)
 
 
 class Unit:

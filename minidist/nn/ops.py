@@ -10,11 +10,22 @@ cache: on arrays larger than the cache, most of the time of NumPy's plain expres
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from minidist.nn.attend import SavedProbabilities, Span, attend, attend_back, by_head, keys_first, split_heads
+from minidist.nn.attend import (
+    ProbabilityDropout,
+    SavedProbabilities,
+    SavedStatistics,
+    Span,
+    attend,
+    attend_back,
+    by_head,
+    dot,
+    keys_first,
+    split_heads,
+)
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
@@ -314,6 +325,26 @@ def attention(
 
     keep = (qkv.data, prob) if mask is None else (qkv.data, prob, dropped)
     return record(y, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
+
+
+def tiled_attention(
+    qkv: Tensor, heads: int, kv_heads: int, drop: Callable[[], ProbabilityDropout | None] = lambda: None
+) -> Tensor:
+    """The same in tiles (Dao et al., "FlashAttention", 2022, section 3): keeps Q, K, V, the result, which the
+    projection keeps anyway, and in place of T probabilities of each query their log-sum-exp, in full precision. The
+    backward computes probabilities again, and draws their dropout's mask again."""
+    q, k, v = split_heads(qkv.data, heads, kv_heads)
+    depth, at = q.shape[-1], np.arange(qkv.shape[1])
+    y = np.empty((*qkv.shape[:2], heads * depth), q.dtype)
+    lse = attend(q, k, v, at, at, by_head(y, kv_heads, depth), drop=drop())  # (B, Hkv, G, T)
+
+    def backward(dy: Array, qkv: Array, y: Array, lse: Array) -> Array:
+        dqkv, at, dy = np.empty_like(qkv), np.arange(qkv.shape[1]), by_head(dy, kv_heads, depth)
+        known = SavedStatistics(lse, dot(dy, by_head(y, kv_heads, depth)), drop())
+        attend_back(dy, *split_heads(qkv, heads, kv_heads), at, at, known, *split_heads(dqkv, heads, kv_heads))
+        return dqkv
+
+    return record(y, (qkv,), backward, keep=(qkv.data, y), keep_exact=(lse,))
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from minidist.nn.tensor import ArrayPool, Store
 
 @dataclass(frozen=True)
 class Precision:
-    """stored: parameters, gradients and kept activations, in memory and on the wire. computed: arithmetic.
+    """stored: parameters, kept activations and, unless `gradient` says otherwise, gradients, in memory and on the
+    wire. computed: arithmetic.
 
     updated: what the optimizer works on. In mixed precision (Micikevicius et al. 2018) that is a float32 master copy,
     in addition to the float16 parameters: an update smaller than 2⁻¹¹ of a weight is lost when added in float16, and
@@ -22,6 +23,7 @@ class Precision:
     computed: type[np.floating]
     updated: type[np.floating]
     loss_scale: float = 1.0  # the initial one; 1 stays 1
+    gradient: type[np.generic] | None = None  # in which gradients are added up and sent; None: as they are stored
 
     @property
     def mixed(self) -> bool:
@@ -29,8 +31,14 @@ class Precision:
         return self.stored is not self.updated
 
     @property
+    def summed(self) -> type[np.generic]:
+        """The dtype of gradients. In float32, sums over micro-batches and over ranks lose nothing to rounding, for
+        twice the bytes: Megatron-LM's --accumulate-allreduce-grads-in-fp32, its default with bfloat16."""
+        return self.gradient or self.stored
+
+    @property
     def bytes(self) -> int:
-        """Bytes of one stored element: of a parameter, of a gradient, and on the wire."""
+        """Bytes of one stored element: of a parameter, of an activation, and on the wire."""
         return np.dtype(self.stored).itemsize
 
     def optimizer_bytes(self, moments: int) -> int:

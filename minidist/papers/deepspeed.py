@@ -49,20 +49,22 @@ def zero3(
 
 
 def in_passing(
-    units: Sequence[tuple[int, int]], tied: bool, threshold: int, first: int, ahead: int, live: float, buffer: int = 0
-) -> int:
+    units: Sequence[tuple[int, int]], tied: bool, threshold: int, first: int, ahead: int, live: float, buffer: int = 0,
+    wider: float = 1.0,
+) -> float:  # fmt: skip
     """The most elements of gathered parameters and of gradients that are held at any moment of a step.
 
     units: for each, its elements in persistent parameters and in others.
     first: elements of the embedding's matrix, which a tied head also reads. Up to the threshold it is persistent.
     ahead: while fewer are under way, the next unit is gathered, too, unless more than `live` would then be gathered.
     buffer: elements of the buffer through which gradients go. Without it, a unit's are summed at once.
+    wider: bytes of a gradient over those of a parameter.
     """
     size = {(i, divided): unit[divided] for i, unit in enumerate(units) for divided in (False, True)}
     reads = [[(i, False), (i, True)] for i in range(len(units))]
     both = [(0, first > threshold)] if tied else []  # the embedding's matrix, and what is divided along with it
     reads[-1] += both
-    most = 0
+    most = 0.0
     for order in (range(len(units)), range(len(units) - 1, -1, -1)):
         here: set[tuple[int, bool]] = set()
         for turn, unit in enumerate(order):
@@ -78,7 +80,7 @@ def in_passing(
                 under_way += size[flat]
             waiting = both if buffer else {*reads[unit], *both}
             summed = sum(size[flat] for flat in waiting) if order.step < 0 else 0
-            most = max(most, sum(size[flat] for flat in here) + summed + buffer)
+            most = max(most, sum(size[flat] for flat in here) + wider * (summed + buffer))
             here = {flat for flat in here if flat in later}
     return most
 

@@ -91,7 +91,7 @@ def held_by_system(asked: Asked, memo: Memo, rank: int) -> Held:
     fixed = memo.recall(("fixed", asked.dividing, at.ep, at.cp, *part), partial(system.fixed, asked, rank))
 
     def passages() -> dict[system.Part, system.Pass]:
-        return {chunk: system.passage(asked, rank, chunk) for chunk in {*system.parts(asked, rank)}}
+        return {part: system.passage(asked, rank, part) for part in dict.fromkeys(system.parts(asked, rank))}
 
     passed = memo.recall(("passages", *part, *of_pass(asked)), passages)
     moment, load = system.fullest(asked, rank, passed)

@@ -92,8 +92,6 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     free = f" - {cluster.reserve / GB:g} in reserve" * bool(cluster.reserve)
     yield term("most at a time", f"of {cluster.memory / GB:g}{free}", held.total, "")
     yield from stages(wanted, at)
-    if at.recompute == "selective" and wanted.profile.attention == "tiled":
-        yield wrapped("Attention in tiles keeps no scores: selective recomputation saves nothing.")
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
     useful = f"(6N+12LHQT)/({cluster.ceiling:g} of peak)"

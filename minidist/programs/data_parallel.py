@@ -45,7 +45,7 @@ def claims(run: Run) -> list[Claim]:
     held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
     if run.reduce == "ring":
         return [*held, *traffic_claims(run)]
-    all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
+    all_gradients, n = run.model.parameters(run.ranks) * run.gradient_bytes, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
     if workers:

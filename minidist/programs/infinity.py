@@ -58,7 +58,11 @@ def needs(asked: Asked) -> list[Needs]:
     """What a run will need of each rank's device: of stage 3's parameters two shards, of the largest unit."""
     p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
     parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
-    states = {"parameters": parameters, "gradients": p * psi if asked.zero == 1 else 0, "optimizer": 0}
+    states = {
+        "parameters": parameters,
+        "gradients": asked.gradient_bytes * psi if asked.zero == 1 else 0,
+        "optimizer": 0,
+    }
     return [need.but(**states) for need in formulas.needs(asked)]
 
 

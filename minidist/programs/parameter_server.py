@@ -44,6 +44,8 @@ def check_training(training: TrainingOptions, files: FileOptions) -> None:
         raise UsageError("--save-every: a parameter server saves at the end, when no push is under way: leave it out")
     if training.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
+    if training.grad_dtype != "stored":
+        raise UsageError("--grad-dtype fp32: servers add pushes to weights of the same dtype: leave it out")
     if files.witness or files.memory_plot or (files.device_memory, files.host_memory) != (None, None):
         raise UsageError(
             "--witness, --memory-plot, --device-memory and --host-memory: what servers hold is counted in another way:"

@@ -60,7 +60,7 @@ def compare(
     if comm.rank > 0:
         proofs.send(comm, taken)
         return None
-    keeps_all = replace(small.settings, recompute="none")
+    keeps_all = replace(small.settings, recompute="none", tiled=False)
     engine = loaded(serial.make(replace(small, units=units_of(job, serial), settings=keeps_all)))
     first = first_loss(engine, job)
     alone = proofs.take_steps(engine, drawn, serial.plain)
@@ -84,6 +84,7 @@ def shrunk(job: Job, size: Size, begun: int, own: Any) -> Job:
     training = replace(
         job.training,
         precision="fp64",
+        grad_dtype="stored",
         batch=size.micro_batches * size.rows,
         accumulate=size.micro_batches,
         steps=begun + size.steps,

@@ -352,8 +352,17 @@ def test_other_schedules() -> None:
     looped = by_stage(ask(eight, Choice(pp=4, schedule="interleaved", chunks=2)))
     assert [each.activations / LAYER for each in looped] == [11, 9, 7, 5]
     folded = by_stage(ask(eight, Choice(pp=4, schedule="zb-v", chunks=2)))
-    assert all(each.activations / LAYER <= 8 for each in folded)
-    assert all(each.moment for each in folded)
+    assert [each.activations / LAYER for each in folded] == [8, 8, 8, 8]
+    late = by_stage(ask(SHORT, Choice(pp=4, schedule="zb-h1")))  # W comes later than B, and keeps as much until then
+    assert [each.activations / LAYER for each in late] == [4, 4, 4, 4]
+
+
+def test_chunks_that_differ_count_apart() -> None:
+    """The last chunk has the head, and so may be fullest when fewer micro-batches wait."""
+    eight = replace(SHORT, model=replace(LLAMA, layers=8), batch=8)
+    last = by_stage(ask(eight, Choice(pp=4, schedule="interleaved", chunks=2)))[-1]
+    logits = S * (2 * 1024 + 4 * H)
+    assert (last.moment, last.activations / LAYER, last.ends) == ("head", 5, logits)
 
 
 def test_uneven_stages_each_have_their_own_peak() -> None:
