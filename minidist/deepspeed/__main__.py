@@ -21,7 +21,7 @@ from minidist.cli.shared import Line, fill_shared
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
-from minidist.deepspeed.explain import wrapped
+from minidist.deepspeed.lines import wrapped
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.exchange.doors import run
 from minidist.infinity import Infinity
@@ -29,7 +29,6 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Tokens, micro_batches
 from minidist.programs.chapter import find
 from minidist.programs.proof import prove
-from minidist.programs.report import train_and_report
 from minidist.programs.serial import PLAIN
 
 
@@ -50,7 +49,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> PreparedRun:
     if translated.recompute and "recompute" not in given:
         training = replace(training, recompute=translated.recompute)
     sizes = {"width": model.width, "layers": model.layers, "shard": translated.shard}
-    plan = planning.make(translated.config, ranks, training, given, **sizes, fsdp=translated.fsdp)
+    plan = planning.make(translated.config, ranks, training, given, **sizes, fsdp=translated.fsdp, axes=translated.axes)
     plan.notes += translated.notes
     words = plan.arguments()
     chapter = find(plan.chapter)
@@ -107,11 +106,12 @@ def main(comm: Comm, prepared: PreparedRun) -> int:
     chapter = find(plan.chapter)
     if plan.fsdp:
         return chapter.work(comm, job)
-    job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), PLAIN)
+    serial = chapter.serial(job) or PLAIN
+    job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), serial)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = VerbsDriver(DeepSpeedEngine(stage, plan, comm))
     with stage.settings.swap if isinstance(stage, Infinity) else nullcontext():
-        return train_and_report(chapter, job, driver, comm)
+        return int(chapter.train(comm, job, driver))
 
 
 if __name__ == "__main__":

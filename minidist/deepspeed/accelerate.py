@@ -9,6 +9,7 @@ has them under FSDP's names:
     HYBRID_SHARD    3    within a host; hosts have copies
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,7 +18,8 @@ from typing import Any
 
 from minidist import UsageError, how_to_install
 from minidist.cli.read import read, text_of
-from minidist.deepspeed.accelerate_keys import DEEPSPEED, ONE_RANK, SECTIONS, STARTING, TOP, prefixed
+from minidist.deepspeed.accelerate_keys import DEEPSPEED, SECTIONS, STARTING, TOP, prefixed
+from minidist.deepspeed.axes import ONLY_DATA, Axes
 from minidist.deepspeed.config import NEAR, note_of, shown_path
 from minidist.deepspeed.keys import Key
 from minidist.deepspeed.peers import refuse_peers
@@ -28,7 +30,8 @@ class Translated:
     """An equivalent configuration of DeepSpeed, and the settings that DeepSpeed has no key for."""
 
     config: dict[str, Any]
-    shard: int | None = None  # ranks of a host, if each host has a copy of the model
+    shard: int | None = None  # data ranks of a host, if each host has a copy of the model
+    axes: Axes = ONLY_DATA  # of parallelism_config
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if it is FSDP's
     recompute: str | None = None
     stated: dict[str, Any] = field(default_factory=dict)  # as written in Accelerate's file, by path
@@ -38,12 +41,9 @@ class Translated:
 STAGES = {"NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3}
 NUMBERED = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # from 1
 
-ELSEWHERE = {  # sizes of axes other than the data axis
-    "tp_size": "it has a chapter, minidist.tensor_parallel, and an option, minidist.parallel3d --tp",
-    "cp_size": ONE_RANK,
-    "sp_size": ONE_RANK,
-    "dp_replicate_size": "say fsdp_sharding_strategy HYBRID_SHARD",
-}
+PARALLELISM = "parallelism_config"
+SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+STRATEGIES = {"allgather": "all-gather", "alltoall": "ring"}  # PyTorch's cp_comm_strategy: alltoall passes keys around
 PREFETCH = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", "NO_PREFETCH": "none"}
 
 
@@ -65,9 +65,14 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
         if name not in known:
             raise UsageError(f"there is no key {shown_path(name)}, and Accelerate refuses it{_guess(name, known)}")
     found |= {name: _section(found, name) for name in SECTIONS if name in found}
-    _refuse_other_axes(found)
+    if found.get("megatron_lm_config"):
+        raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
     stated = _whole(found, "num_processes")
-    n = ranks or stated or 1
+    section = {
+        prefixed("parallelism_config", name): value for name, value in found.get("parallelism_config", {}).items()
+    }
+    sizes = {name: _whole(section, name, f"{PARALLELISM}.") or 1 for name in SIZES}
+    n = ranks or stated or math.prod(sizes.values())
     hosts = _whole(found, "num_machines") or 1
     kind = found.get("distributed_type", "NO")
     if kind == "DEEPSPEED":
@@ -78,6 +83,8 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
         translated = Translated({"zero_optimization": {"stage": 0}, "train_batch_size": "auto"})
     else:
         raise UsageError(f"distributed_type {kind!r:.60} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
+    if max(sizes.values()) > 1:
+        _parallelism(translated, sizes, section.get("cp_comm_strategy") or "allgather", n, kind == "FSDP")
     _precision(translated.config, found.get("mixed_precision", "fp16" if found.get("fp16") else "no"))
     for name, value in found.items():
         inner = value if name in SECTIONS else {"": value}
@@ -147,14 +154,38 @@ def _guess(name: str, names: Iterable[str]) -> str:
     return "".join(f": do you mean {match}?" for match in get_close_matches(name, [*names], 1, NEAR))
 
 
-def _refuse_other_axes(found: dict[str, Any]) -> None:
-    """Raise UsageError for tensor, context and pipeline parallelism; empty sections are ignored."""
-    if found.get("megatron_lm_config"):
-        raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
-    for name, size in found.get("parallelism_config", {}).items():
-        axis = name.removeprefix("parallelism_config_")
-        if axis in ELSEWHERE and size not in (None, 1):
-            raise UsageError(f"parallelism_config.{name} {size!r:.60} is not here: {ELSEWHERE[axis]}")
+def _parallelism(translated: Translated, sizes: dict[str, int], strategy: Any, n: int, fsdp: bool) -> None:
+    """Set the axes of parallelism_config. Raises UsageError for what Accelerate refuses."""
+    copies, shard, tp, cp, sp = sizes.values()
+    room = translated.config.setdefault("zero_optimization", {})
+    if cp > 1 and sp > 1:
+        raise UsageError("parallelism_config.cp_size and sp_size are of one axis, and Accelerate refuses both: use one")
+    if copies > 1 and shard == 1 and tp * cp > 1:
+        raise UsageError(
+            "parallelism_config.dp_replicate_size needs a dp_shard_size above 1 next to tp_size or cp_size"
+        )
+    total = math.prod(sizes.values())
+    if total != n and sp == 1:
+        raise UsageError(f"parallelism_config has {total} ranks, and there are {n}: change a size, or num_processes")
+    if strategy not in STRATEGIES:
+        raise UsageError(f"parallelism_config.cp_comm_strategy should be allgather or alltoall, not {strategy!r:.60}")
+    translated.axes = Axes(tp, cp * sp, "ulysses" if sp > 1 else STRATEGIES[strategy])
+    if copies > 1 and fsdp:
+        if shard == 1:
+            room["stage"], translated.fsdp = 0, ["--strategy", "no_shard"]
+        elif room.get("stage") == 3:
+            translated.shard = shard
+            words = translated.fsdp[2:]
+            translated.fsdp = ["--strategy", "hybrid_shard", "--ranks-per-host", str(shard), *words]
+        else:
+            raise UsageError(
+                "parallelism_config.dp_replicate_size is not here, because copies of a model that is whole between"
+                " steps are data ranks: use fsdp_reshard_after_forward true"
+            )
+    if translated.axes.used and fsdp and room.get("stage") == 2:
+        translated.notes.append(
+            "fsdp_config.fsdp_reshard_after_forward false leaves parameters whole between steps here, as ZeRO-2 does"
+        )
 
 
 def _section(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -165,10 +196,10 @@ def _section(found: dict[str, Any], name: str) -> dict[str, Any]:
     return {prefixed(name, str(key)) if name == "fsdp_config" else str(key): value for key, value in section.items()}
 
 
-def _whole(found: dict[str, Any], name: str) -> int | None:
+def _whole(found: dict[str, Any], name: str, section: str = "") -> int | None:
     value = found.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise UsageError(f"{name} should be a whole number from 1 on, not {value!r:.60}")
+        raise UsageError(f"{section}{name} should be a whole number from 1 on, not {value!r:.60}")
     return value
 
 

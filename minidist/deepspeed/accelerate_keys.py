@@ -9,7 +9,6 @@ from typing import Any
 from minidist.deepspeed.keys import KEYS, Key, key, table
 
 TABLE = table("accelerate_keys.toml")
-ONE_RANK = "each sequence is one rank's"
 
 
 def keys(rows: dict[str, Any]) -> dict[str, Key]:

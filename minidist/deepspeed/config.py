@@ -161,7 +161,7 @@ def switched_on(section: Any) -> bool:
     """Whether a section that minidist does not read would have an effect in DeepSpeed."""
     if not isinstance(section, dict):
         return bool(section)
-    return bool(section) and section.get("enabled") is not False and section.get("autotp_size") not in (0, 1)
+    return bool(section) and section.get("enabled") is not False
 
 
 def _guess(path: str, table: Iterable[str]) -> str:

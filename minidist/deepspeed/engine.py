@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, infinity, offload, zero_r
+from minidist import UsageError, infinity, offload, parallel3d, zero_r
 from minidist.checkpoints import checkpoint
 from minidist.checkpoints.manifest import LATEST
 from minidist.cli.read import read
@@ -109,6 +109,11 @@ def initialize(
 
 def engine_of(plan: ConfigPlan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
     """Make the engine that a plan describes."""
+    if plan.axes.used:
+        layout = plan.axes.layout(plan.ranks, plan.shard, plan.accumulate)
+        engine = parallel3d.grid(units, settings, comm, layout, plan.stage, scheme=plan.axes.scheme)
+        assert isinstance(engine, DataParallel)  # there are no stages
+        return engine
     if plan.nvme:
         swap = swap_file(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, swap)
@@ -129,7 +134,7 @@ def width_of(model: list[Unit]) -> int:
 def micro_batches(training_data: tuple[Tokens, Tokens], plan: ConfigPlan, seed: int) -> Batches:
     """Micro-batches of all ranks, without end: (micro_batch · N, T), the sequences in a new order in each epoch."""
     x, y = training_data
-    size = plan.micro_batch * plan.ranks
+    size = plan.micro_batch * plan.data_ranks
     if len(x) < size:
         raise UsageError(f"training_data has {len(x)} sequences, and a micro-batch of all ranks {size}")
     for epoch in itertools.count():
@@ -153,7 +158,7 @@ class DeepSpeedEngine:
     def forward(self, x: Tokens, y: Tokens) -> Loss:
         """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T). Raises
         UsageError for another number of sequences."""
-        size = self.plan.micro_batch * self.plan.ranks
+        size = self.plan.micro_batch * self.plan.data_ranks
         if len(x) != size:
             raise UsageError(f"a micro-batch of all {self.plan.ranks} ranks has {size} sequences, not {len(x)}")
         with self.timed("fwd"):

@@ -3,13 +3,13 @@
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
     python -m minidist explain ds_config.json --model llama2-7b --sequence 2048 --device-memory 80GB
     python -m minidist explain ds_config.json --parameters 7.5e9 --device-memory 80GB
+    python -m minidist explain pretrain_gpt.sh --ranks 1024 --device-memory 80GB
 
 It only computes and starts no ranks: any model on any number of ranks. Runs are checked by the same formulas, and
 next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import shlex
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,18 +19,20 @@ from minidist.cli.fields import choice, fill, first_given, operand, option, pars
 from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
 from minidist.cli.options import at_least, memory_size, path_name, tool
 from minidist.cli.shared import TrainingOptions, recomputation
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, explain_script, megatron
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.config import shown_path
+from minidist.deepspeed.lines import line, shown, wrapped
+from minidist.deepspeed.memory_rows import fits, memory
+from minidist.deepspeed.moments import question
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import again, divided, on_device, passing, persistent, sizes, states
-from minidist.mpi.output import as_shown
+from minidist.deepspeed.sizes import again, persistent, sizes
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
 from minidist.papers import deepspeed, fsdp, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
+from minidist.plan.show import sent_along
 
-GB = 10**9
 SENT = {
     "all-reduce gradients": "2Ψ(N-1)/N",
     "all-gather parameters": "Ψ(N-1)/N",
@@ -46,7 +48,7 @@ WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's; defaul
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    config: str = operand("FILE", "ds_config.json, or Accelerate's .yaml", path_name)
+    config: str = operand("FILE", "ds_config.json, Accelerate's .yaml, or Megatron-LM's .sh", path_name)
     model: str | None = path_to(
         "NAME", f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's; default: gpt2"
     )
@@ -80,6 +82,11 @@ def explain(arguments: Sequence[str]) -> str:
     fill(made, ExplainOptions)
     parsed = parse(made, arguments)
     options, given, recompute = parsed.of(ExplainOptions), parsed.given, parsed.of(ExplainOptions).recompute
+    if megatron.is_script(options.config):
+        if also := first_given(options, "model", "parameters", "sequence"):
+            raise UsageError(f"{options.config} is a launch script, which says its model: leave out {also}")
+        per_host = options.ranks_per_host or 8
+        return "\n".join(explain_script.explain(options.config, options.ranks, per_host, options.device_memory))
     translated, n = accelerate.load(options.config, options.ranks)
     if options.ranks is None and n == 1:
         n = 8
@@ -102,6 +109,7 @@ def explain(arguments: Sequence[str]) -> str:
         layers=None if isinstance(model, Count) else model.layers,
         shard=translated.shard,
         fsdp=translated.fsdp,
+        axes=translated.axes,
     )
     plan.notes += translated.notes
     per_node = min(options.ranks_per_host or 8, n)
@@ -112,7 +120,7 @@ def explain(arguments: Sequence[str]) -> str:
             *memory(plan, model, s),
             *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
-            *traffic(plan, model, s),
+            *traffic(plan, model, per_node, s),
             *command_line(plan, model),
         ]
     )
@@ -149,97 +157,6 @@ def keys(plan: ConfigPlan, model: Model | Count, outer: dict[str, Any]) -> Itera
         yield from wrapped(note)
 
 
-def wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Wrap a text to lines of 80 columns."""
-    return textwrap.wrap(
-        text,
-        80,
-        initial_indent=indent,
-        subsequent_indent="      ",
-        break_on_hyphens=False,
-        break_long_words=False,  # a path can be copied
-    )
-
-
-def shown(value: Any) -> str:
-    named = {"True": "true", "False": "false", "None": "null"}
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    text = named.get(repr(value), str(value))
-    return text if text.isprintable() else f"{value!r:.100}"
-
-
-def fits(plan: ConfigPlan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
-    """Whether a device of this capacity has room for the run."""
-    needed = on_device(plan, model, s)
-    left = capacity - needed
-    verdict = f"yes, {left / GB:,.1f} are left" if left >= 0 else f"no, {-left / GB:,.1f} too many"
-    yield f"\nDoes it fit in {capacity / GB:,.1f} GB?"
-    yield f"  {needed / GB:,.1f} GB are needed: {verdict}"
-    known = "; nor what passes through, nor activations: --parameters does not say" if isinstance(model, Count) else ""
-    yield from wrapped(
-        f"not counted: embedding's and head's activations, temporary arrays, and what the framework takes{known}"
-    )
-
-
-def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iterator[str]:
-    p, k = sizes(plan)
-    of = states(plan, model)
-    n = "/G" if plan.shard else "/N"
-    parameters, gradients, optimizer = (n * (divided(plan) >= needed) for needed in (3, 2, 1))
-    yield f"\nMemory of a rank, by the papers' formulas, in GB (10⁹ bytes); {plan.precision} precision"
-    if plan.shard:
-        yield f"  G = {plan.shard} ranks of a host share a copy"
-    if plan.below:
-        largest = max(model.units, default=0)
-        yield line("parameters", f"{p}·max ψ/N", p * largest / plan.ranks)
-    elif plan.nvme and plan.stage == 3:
-        yield line("parameters", f"2·{p}·max ψ/N", 2 * p * max(model.units, default=0) / plan.ranks)
-    else:
-        yield line("parameters", f"{p}Ψ{parameters}", of.parameters)
-    if staying := persistent(plan, model):
-        yield line("persistent parameters", f"{p}Ψ_p, in addition", p * staying)
-    if plan.offload:
-        yield from on_the_host(plan, model)
-    else:
-        yield line("gradients", f"{p}Ψ{gradients}", of.gradients)
-        yield line("optimizer states", f"{k}Ψ{optimizer}", of.optimizer)
-        yield line("model states", "together", of.total)
-    if in_passing := passing(plan, model):
-        gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
-        yield line("units in passing", gradients + " and parameters" * (divided(plan) == 3), in_passing)
-    if isinstance(model, Count):
-        yield from wrapped("units in passing, activations: --parameters does not say; --model NAME or config.json does")
-        return
-    formula = f"b = {plan.micro_batch}, s = {s or model.s}, recompute {plan.recompute}"
-    where = "on the host: activations" if plan.on_host else "activations of the layers"
-    yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p, s))
-
-
-def on_the_host(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
-    """What ZeRO-Offload moves from a rank's device to its host, and ZeRO-Infinity on to files."""
-    (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
-    largest = max(model.units, default=0)
-    if plan.stage == 1:
-        yield line("gradients", f"{p}Ψ", p * psi)
-    yield line("on the host: gradients", f"{p}Ψ/N", p * psi / n)
-    if plan.below:
-        yield line("  and parameters", f"{p}Ψ/N", p * psi / n)
-    copy = 0 if BYTES[plan.precision].master else p  # where the states have no copy of the parameters
-    if not plan.nvme:
-        yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
-        return
-    yield line("  optimizer states", f"3·{k + copy}·max ψ/N", 3 * (k + copy) * largest / n)
-    if plan.stage == 3:
-        yield line("  parameters", f"2·{p}·max ψ/N", 2 * p * largest / n)
-        yield line("in files: parameters", f"{p}Ψ/N", p * psi / n)
-    yield line("in files: optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
-
-
-def line(what: str, formula: str, nbytes: float) -> str:
-    return f"  {what:26} {as_shown(formula):38} {nbytes / GB:12,.3f}"
-
-
 def estimates(plan: ConfigPlan, model: Model | Count, per_node: int) -> Iterator[str]:
     """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
@@ -260,9 +177,15 @@ def estimates(plan: ConfigPlan, model: Model | Count, per_node: int) -> Iterator
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
-def traffic(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iterator[str]:
+def traffic(plan: ConfigPlan, model: Model | Count, per_node: int, s: int | None = None) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
+    if plan.axes.used and not isinstance(model, Count):
+        yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
+        wanted, at = question(plan, model, s)
+        for words, near, away in sent_along(at, wanted, per_node):
+            yield line(words.what, words.formula, near + away)
+        return
     group = plan.shard or plan.ranks
     elements = zero.volume(model.parameters, group, plan.stage, a, 0, again(plan, model), persistent(plan, model))
     if "shard_grad_op" in plan.fsdp:

@@ -75,7 +75,13 @@ def readers(rows: dict[str, dict[str, str]]) -> dict[str, dict[str, Reader]]:
     return {section: {name: reader(text) for name, text in fields.items()} for section, fields in rows.items()}
 
 
-KEYS = keys(TABLE["keys"])
+KEYS = keys(TABLE["keys"]) | {
+    f"expert_parallel.{name}": Key(
+        values.anything, None, "where a model's experts are, or how they compute", texts["FOUND"]
+    )
+    for texts, names in [(TABLE["texts"], TABLE["lists"]["found"])]
+    for name in names
+}
 OPTIMIZERS = {name: keys(TABLE["optimizers"]["Adam" if name == "AdamW" else name]) for name in ("Adam", "AdamW", "SGD")}
 SCHEDULERS = {name: keys(rows) for name, rows in TABLE["schedulers"].items()}
 SECTIONS: dict[str, str] = TABLE["sections"]  # that change no number in training, and why they have no effect here

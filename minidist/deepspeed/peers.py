@@ -6,7 +6,7 @@ from minidist import UsageError
 from minidist.cli.read import text_of
 
 PEERS = {  # what all of a file's patterns say of it
-    "Megatron's arguments": (r"\btensor[-_]model[-_]parallel[-_]size\b",),
+    "Megatron's configuration": (r"\btensor[-_]model[-_]parallel[-_]size\b",),
     "torchtitan's configuration": (r"^\[(job|training|parallelism)\]", r"^(tensor|data|context)_parallel_\w*degree\b"),
     "nanotron's configuration": (r"^parallelism:", r"^(general|tokens|data_stages):"),
     "picotron's configuration": (r"\"distributed\"\s*:\s*\{", r"\"tp_size\"\s*:", r"\"dp_size\"\s*:"),

@@ -7,6 +7,7 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.cli.shared import ModelOptions, TrainingOptions
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, precision_of, recompute_of
+from minidist.deepspeed.axes import ONLY_DATA, Axes, axes_of
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.scales import loss_scale_of
 from minidist.deepspeed.schedules import schedule_of
@@ -41,12 +42,14 @@ class ConfigPlan:
     lr: float
     schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
     loss_scale: LossScale | None  # None: mixed precision's default, or no scaling
-    shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
+    axes: Axes = ONLY_DATA  # next to the data axis
+    shard: int | None = None  # data ranks of a host, which share one copy of the model; None: all
     offload: bool = False  # gradients, optimizer states and the update are on the host
     nvme: bool = False  # and the states are in files; in stage 3 parameters, too
     nvme_path: str | None = None  # the folder of these files; None: a temporary one
     below: bool = False  # parameters are on the host, too
     limits: Limits = field(default_factory=Limits)  # stage 3's limits
+    grad_dtype: str | None = None  # in which gradients add up; None: the parameters'
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # the stored inputs of blocks that run again are on the host
     together: bool = False  # ... and in one buffer
@@ -56,7 +59,14 @@ class ConfigPlan:
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
+    def data_ranks(self) -> int:
+        """The ranks that share the sequences."""
+        return self.ranks // self.axes.together
+
+    @property
     def chapter(self) -> str:
+        if self.axes.used:
+            return "parallel3d"
         if self.fsdp:
             return "fsdp"
         if self.on_host or self.together:
@@ -82,8 +92,8 @@ class ConfigPlan:
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
         usual = TrainingOptions()
-        words = list(self.fsdp)
-        words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r") else []
+        words = self.axes.arguments(self.ranks, self.shard) if self.axes.used else list(self.fsdp)
+        words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r", "parallel3d") else []
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
             words += [] if self.together else ["--scattered"]
@@ -122,12 +132,14 @@ def make(
     shard: int | None = None,
     layers: int | None = None,
     fsdp: Sequence[str] = (),
+    axes: Axes = ONLY_DATA,
 ) -> ConfigPlan:
     """Plan a configuration's run on `ranks` ranks. Raises UsageError, one line, if it cannot work.
 
     options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
     given: the options that the user has typed. They must not contradict the configuration. width and layers are the
-    model's, h and L. shard: ranks per host in hybrid sharding. fsdp: options of the chapter of that name.
+    model's, h and L. shard: data ranks per host in hybrid sharding. fsdp: options of the chapter of that name.
+    axes: those of Accelerate.
     """
     options = options or TrainingOptions()
     h = width or ModelOptions().width
@@ -148,7 +160,8 @@ def make(
         "scheduler.params.total_num_steps": max(1, options.steps),
     })  # fmt: skip
     _check_stage(checked)
-    batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
+    axes = axes_of(checked, axes, ranks, shard)
+    batch, micro_batch, accumulate = batch_of(checked, ranks // axes.together, options, given)
     plan = ConfigPlan(
         config=checked,
         ranks=ranks,
@@ -163,13 +176,15 @@ def make(
         lr=options.lr,
         schedule=None,
         loss_scale=None,
-        shard=shard if shard != ranks else None,
-        fsdp=list(fsdp),
+        axes=axes,
+        shard=shard if shard != ranks // axes.together else None,
+        fsdp=[] if axes.used else list(fsdp),
         notes=checked.notes,
     )
     if "optimizer.type" in checked.stated:
         plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
+    plan.grad_dtype = _grad_dtype(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     _limits(checked, plan)
@@ -199,11 +214,11 @@ def _offload(config: Config, plan: ConfigPlan) -> None:
     """Set where the optimizer works, and where its states are."""
     room = f"{ROOM}.offload_optimizer.device"
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
-    if states == "none" or plan.fsdp or not plan.stage:
+    if states == "none" or plan.fsdp or plan.axes.used or not plan.stage:
         if states != "none":
             reason = (
-                "here, because minidist.fsdp keeps everything on the device"
-                if plan.fsdp
+                f"here, because minidist.{plan.chapter} keeps everything on the device"
+                if plan.fsdp or plan.axes.used
                 else "in stage 0, which divides nothing: take stage 1, 2 or 3"
             )
             plan.notes.append(f"{room} has no effect {reason}")
@@ -216,7 +231,7 @@ def _offload(config: Config, plan: ConfigPlan) -> None:
     if plan.nvme:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
     below = f"{ROOM}.offload_param.device"
-    if plan.stage == 3 and parameters != "none" and states == "none" and not plan.fsdp:
+    if plan.stage == 3 and parameters != "none" and states == "none" and not (plan.fsdp or plan.axes.used):
         plan.notes.append(f"{below} takes the optimizer along here, because who updates them is where they are")
         plan.offload = plan.below = True
     if plan.below and parameters == "nvme":
@@ -234,6 +249,7 @@ def _limits(config: Config, plan: ConfigPlan) -> None:
         segments = name != "persist" and plan.recompute not in ("none", "selective", "full")
         reasons = {
             "FSDP gathers by wrapping and prefetching of its own": plan.fsdp,
+            "minidist.parallel3d gathers a unit at a time": plan.axes.used,
             "parameters in files come ahead through two rooms": plan.nvme,
             "parameters that wait on the host are all divided": plan.below and name == "persist",
             "minidist.zero_r, where such checkpoints are, gathers a unit at a time": plan.on_host or plan.together,
@@ -254,11 +270,13 @@ def _checkpoints(config: Config, plan: ConfigPlan) -> None:
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
         path = f"activation_checkpointing.{name}"
-        if config[path] and plan.recompute == "full" and not plan.offload:
+        if config[path] and plan.recompute == "full" and not (plan.offload or plan.axes.used):
             asked.append(name)
         elif config[path]:
             kept = f"recompute {plan.recompute} does not keep one input for each block"
-            reason = "minidist.offload keeps inputs on the device" if plan.offload else kept
+            reason = kept
+            if plan.offload or plan.axes.used:
+                reason = f"minidist.{plan.chapter} keeps inputs on the device"
             plan.notes.append(f"{path} has no effect here, because {reason}")
     plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
     if asked:  # the chapter zero_r sums all gradients through a buffer
@@ -270,11 +288,24 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
     path = f"{ROOM}.reduce_bucket_size"
     if not config.stated.get(path):
         return None
-    if plan.fsdp or plan.offload:
-        other = "FSDP" if plan.fsdp else "the optimizer on the host"
+    if plan.fsdp or plan.offload or plan.axes.used:
+        other = "FSDP" if plan.fsdp else "the optimizer on the host" if plan.offload else "other axes"
         plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
         return None
     return int(config[path])
+
+
+def _grad_dtype(config: Config, plan: ConfigPlan) -> str | None:
+    """fp32 if gradients add up in float32, and parameters are stored in another dtype."""
+    path = "data_types.grad_accum_dtype"
+    stored = {"mixed": "fp16", "fp64": "fp32"}.get(plan.precision, plan.precision)
+    if config[path] in (None, stored):
+        return None
+    if config[path] != "fp32" or not plan.stage:
+        raise UsageError(
+            f"{path} {config[path]} with {stored} in stage {plan.stage} is refused by DeepSpeed, too: leave it out"
+        )
+    return "fp32"
 
 
 def _optimizer(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:

@@ -4,6 +4,7 @@ import itertools
 import math
 
 from minidist.cli.models import Count, Model
+from minidist.deepspeed import moments
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.formulas.zero import buffer_size
 from minidist.papers import chen, deepspeed, zero
@@ -20,7 +21,17 @@ def states(plan: ConfigPlan, model: Model | Count) -> zero.ModelStates:
     """Bytes of model states on a rank. With hybrid sharding the ranks of a host share a copy. FSDP's SHARD_GRAD_OP
     divides parameters between steps, as stage 3 does."""
     p, k = sizes(plan)
-    return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
+    if plan.axes.used and not isinstance(model, Count):
+        of = moments.backward(plan, model, None)
+        usual = BYTES[plan.precision].optimizer(2)
+        return zero.ModelStates(of.parameters, of.gradients, of.optimizer * k / usual)
+    psi = model.parameters / plan.axes.tp
+    return zero.model_states(psi, group(plan), divided(plan), p, moments.gradient_bytes(plan), k)
+
+
+def group(plan: ConfigPlan) -> int:
+    """The number of ranks that divide a copy of the model states."""
+    return (plan.shard or plan.data_ranks) * plan.axes.cp
 
 
 def divided(plan: ConfigPlan) -> int:
@@ -42,6 +53,8 @@ def passing(plan: ConfigPlan, model: Model | Count) -> int:
     embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
     if isinstance(model, Count):
         return 0
+    if plan.axes.used:
+        return int(moments.backward(plan, model, None).passing)
     persist, ahead, most = plan.limits
     if persist or ahead:
         parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
@@ -71,8 +84,8 @@ def again(plan: ConfigPlan, model: Model | Count) -> int:
     return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 
-def on_device(plan: ConfigPlan, model: Model | Count, s: int | None) -> float:
-    """Bytes on a rank's device at the fullest moment."""
+def at_most(plan: ConfigPlan, model: Model | Count, s: int | None) -> tuple[float, str]:
+    """Bytes on a rank's device at the fullest moment, and which this is."""
     p, _ = sizes(plan)
     of = states(plan, model)
     parameters: float = p * persistent(plan, model)
@@ -81,7 +94,11 @@ def on_device(plan: ConfigPlan, model: Model | Count, s: int | None) -> float:
     else:
         parameters += of.parameters
     rest = (p * model.parameters if plan.stage == 1 else 0) if plan.offload else of.gradients + of.optimizer
-    kept = 0.0
-    if not (isinstance(model, Count) or plan.on_host):
-        kept = model.activations(plan.micro_batch, plan.recompute, p, s)
-    return parameters + rest + passing(plan, model) + kept
+    found = [(parameters + rest, "states")]
+    if not isinstance(model, Count):
+        here = moments.backward(plan, model, s)
+        work = here.activations + here.ends + here.transient + here.workspaces
+        found = [(parameters + rest + passing(plan, model) + work, here.moment or "backward")]
+    stepping = moments.step(plan, model.parameters / plan.axes.tp, group(plan))
+    found.append((parameters + (0 if plan.offload else of.optimizer) + stepping.total, "step"))
+    return max(found)

@@ -56,6 +56,21 @@ def or_null(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
+def either(*readers: Reader) -> Reader:
+    """Reads what the first of some readers takes."""
+
+    def read(value: Any) -> Any:
+        wanted = []
+        for reader in readers:
+            try:
+                return reader(value)
+            except ValueError as error:
+                wanted.append(str(error))
+        raise ValueError(" or ".join(wanted))
+
+    return read
+
+
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")

@@ -155,7 +155,6 @@ def test_a_key_that_stands_twice_is_taken_as_yaml_takes_it(tmp_path: Path) -> No
 
 TORCHTITAN = '[job]\ndump_folder = "x"\n[training]\nlocal_batch_size = 8\n[parallelism]\ntensor_parallel_degree = 2\n'
 OLDER = '[model]\nname = "llama3"\n[training]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 1\n'
-ARGUMENTS = "torchrun pretrain_gpt.py \\\n  --tensor-model-parallel-size 2 \\\n  --pipeline-model-parallel-size 4\n"
 MEGATRON = "model_parallel:\n  tensor_model_parallel_size: 1\n  pipeline_model_parallel_size: 1\n"
 NANOTRON = "general:\n  project: debug\nparallelism:\n  dp: 2\n  pp: 2\n  tp: 2\ntokens:\n  micro_batch_size: 2\n"
 PICOTRON = json.dumps({"distributed": {"tp_size": 1, "cp_size": 1, "pp_size": 1, "dp_size": 1, "pp_engine": "1f1b"}})
@@ -166,7 +165,6 @@ PICOTRON = json.dumps({"distributed": {"tp_size": 1, "cp_size": 1, "pp_size": 1,
     [
         ("debug.toml", TORCHTITAN, "torchtitan's"),
         ("older.toml", OLDER, "torchtitan's"),
-        ("train.sh", ARGUMENTS, "Megatron's"),
         ("megatron.yaml", MEGATRON, "Megatron's"),
         ("nanotron.yaml", NANOTRON, "nanotron's"),
         ("config.json", PICOTRON, "picotron's"),

@@ -164,6 +164,8 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
         **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
         **dict.fromkeys(("below.json", "host.yaml"), "offload"),
+        **dict.fromkeys([name for name in FILES if name.startswith("axes")], "parallel3d"),
+        "copies.yaml": "fsdp",
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -187,6 +189,17 @@ def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:
         assert {found[name]["memory"][0][kind] for name in names[2:5]} == {zero3["memory"][0][kind]}
     assert found["fsdp.yaml"]["memory"][0]["gathered"] > zero3["memory"][0]["gathered"]
     assert found["fsdp2.yaml"]["memory"][0]["activations"] < found["fsdp.yaml"]["memory"][0]["activations"]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("axes") and "ep" not in name])
+def test_other_axes_train_the_same(found: dict[str, Any], name: str) -> None:
+    """To float16's roundings. (Experts are another model.)"""
+    np.testing.assert_allclose(found[name]["loss"], found["zero3.json"]["loss"], rtol=2e-3)
+
+
+def test_one_axis_said_in_two_ways(found: dict[str, Any]) -> None:
+    """Ulysses by DeepSpeed's key, and by Accelerate's: the same losses, bytes and messages."""
+    assert all(found["axes sp.json"][what] == found["axes sp.yaml"][what] for what in ("loss", "memory", "sent"))
 
 
 def test_offloading_moves_what_explain_says(found: dict[str, Any], folder: Path) -> None:
