@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def like(decoder: Decoder) -> Wanted:
     return replace(SHORT, model=Model.like(decoder))
 
 
-def llama(**changes: object) -> Decoder:
+def llama(**changes: Any) -> Decoder:
     return replace(LLAMA.decoder, **changes)
 
 
