@@ -106,14 +106,15 @@ def mlp(run: Asked, kind: str) -> Arrays:
     if of.norms > 2:
         found["inputs of more norms"] = (of.norms - 2) * (residual(run) + found["statistics of norm"])
     if kind == DENSE or not (mixture := of.mixture):
-        return found | hidden(run, of.mlp(of.f, t), tokens(run))
+        return found | hidden(run, of.mlp(of.f, bias=False, t=t), tokens(run))
     made, arrived = rows_of(run)
     found |= {f"experts' {name}": size for name, size in hidden(run, of.expert(t), arrived).items()}
     found["experts' input"] = run.bytes.stored * arrived * of.h
     found["weights of results"] = FULL_PRECISION * made
     found["router"] = ROUTER * residual(run) / (run.bytes.stored * of.h) * mixture.experts
     if mixture.shared:
-        found |= {f"shared {name}": n for name, n in hidden(run, of.mlp(mixture.shared, t), tokens(run)).items()}
+        shared = of.mlp(mixture.shared, bias=False, t=t)
+        found |= {f"shared {name}": n for name, n in hidden(run, shared, tokens(run)).items()}
     return found
 
 
@@ -156,7 +157,7 @@ def in_mlp(run: Asked) -> Arrays:
     gradient, whole and summed; SwiGLU's input is gone, too."""
     x, whole = residual(run), whole_residual(run)
     of = run.model.decoder
-    made, result = hidden(run, of.mlp(of.f, run.layout.tp), tokens(run)).values()
+    made, result = hidden(run, of.mlp(of.f, bias=False, t=run.layout.tp), tokens(run)).values()
     return {
         "activation": x + made,
         "fc2": x + whole * gathers(run) + result,

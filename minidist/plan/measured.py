@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minidist.cli.models import model_like, shape_of
 from minidist.formulas.profile import MEGATRON, Profile
 from minidist.papers import zero
-from minidist.papers.decoder import DENSE, MIXTURE, Decoder, Latent, Mixture
 from minidist.papers.models import Model
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, held
@@ -29,18 +29,17 @@ class Cell(NamedTuple):
     wanted: Wanted
     choice: Choice
     peaks: list[float]  # bytes, of the fullest rank of each stage
-    bound: float  # of the difference, as a share
+
+    @property
+    def bound(self) -> float:
+        """Of the difference, as a share."""
+        return 0.01 if self.wanted.model.experts else 0.005
 
 
 @cache
 def model(name: str, context: int) -> Model:
     """A model of the file, with this many positions."""
-    of = FIGURES["models"][name]
-    first = of.get("dense", 0)  # layers before the first mixture
-    kinds = (DENSE,) * first + (MIXTURE if "mixture" in of else DENSE,) * (of["layers"] - first)
-    latent = Latent(**of["latent"]) if "latent" in of else None
-    mixture = Mixture(**of["mixture"]) if "mixture" in of else None
-    return Model.like(Decoder(s=context, kinds=kinds, latent=latent, mixture=mixture, **of["sizes"]))
+    return model_like(shape_of(FIGURES["models"][name] | {"max_position_embeddings": context}, name))
 
 
 def cells(profile: Profile = MEGATRON) -> Iterator[Cell]:
@@ -51,8 +50,7 @@ def cells(profile: Profile = MEGATRON) -> Iterator[Cell]:
         wanted = Wanted(of["model"], *sizes, scheme="ulysses", profile=profile)
         axes = " ".join(f"{axis}{size}" for axis, size in of["layout"].items())
         peaks = [MIB * peak for peak in of["stages"]]
-        bound = FIGURES["models"][of["model"]]["bound"]
-        yield Cell(f"{of['model']} {axes} {context // 1024}K", wanted, choice, peaks, bound)
+        yield Cell(f"{of['model']} {axes} {context // 1024}K", wanted, choice, peaks)
 
 
 class Compared(NamedTuple):

@@ -75,7 +75,9 @@ def assumed(profile: Profile, cluster: Cluster) -> str:
             " formulas."
         )
     free = f"{cluster.reserve / GB:g} GB of a device are left for what an allocator keeps, the CUDA context and NCCL"
-    return text + f"{free} (--reserve). A run by --check has the profile paper."
+    return (
+        text + f"{free} (--reserve). A run by --check has the profile paper, with these gradients and this attention."
+    )
 
 
 def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) -> Iterator[str]:
