@@ -111,7 +111,7 @@ def list_units(model: Any) -> list[Unit]:
 
 def plan_all_axes(line: str) -> tuple[Wanted, Cluster, list[Row]]:
     """What `python -m minidist plan` answers to this line: its question, and the rows, the fastest first; it prints
-    four. Of rows that differ in their schedule alone, there is the fastest."""
+    four. Of rows that differ in the number of chunks alone, there is the fastest."""
     options = parse(command.parser(), line.split()).of(command.PlanOptions)
     wanted, cluster = command.wanted_of(options), command.cluster_of(options)
     found = search(wanted, cluster)
@@ -122,7 +122,7 @@ def plan_all_axes(line: str) -> tuple[Wanted, Cluster, list[Row]]:
 
 def check_row(wanted: Wanted, row: Row) -> list[trial.Compared]:
     """Run it on 8 ranks at most, scaled down, and print each formula next to what was counted."""
-    small, choice = trial.scaled(wanted, row.choice, most=8)
+    small, choice = trial.scaled(trial.on_ranks(wanted), row.choice, most=8)
     compared = trial.compare(small, choice, trial.run(small, choice))
     print(f"scaled down to {choice.ranks} ranks\n")
     print("\n".join(show.compared([one for one in compared if one.formula])))

@@ -193,11 +193,16 @@ def tiny(wanted: Wanted, choice: Choice, uneven: bool = False) -> Wanted:
     return replace(wanted, model=model, batch=choice.dp * m, context=context)
 
 
+def on_ranks(wanted: Wanted) -> Wanted:
+    """The same with what the chapters hold: of a system's assumptions, they know two."""
+    of = wanted.profile
+    return replace(wanted, profile=replace(PAPER, grad_dtype=of.grad_dtype, attention=of.attention))
+
+
 def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     """Run a row, and print what was counted; 1 if anything differs from its formula."""
     of = wanted.profile
-    held_here = replace(PAPER, grad_dtype=of.grad_dtype, attention=of.attention)  # the chapters know these two
-    small, choice = scaled(replace(wanted, profile=held_here), row.choice)
+    small, choice = scaled(on_ranks(wanted), row.choice)
     per_host = 2 if choice.ranks % 2 == 0 else 0
     rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:

@@ -141,7 +141,7 @@ def next_better(row: Row, rows: Sequence[Row], memory: float) -> Row | None:
 def compared(row: Row, other: Row) -> str:
     """What another row changes, and what that does to a step's time and to memory."""
     keys = {"rows": "micro-batch", "recompute": "recompute"}
-    names = {policy: name for name, policy in AGAIN.items()}
+    names = {policy: name for name, policy in AGAIN.items()} | {None: "even"}
     changed = ", ".join(
         f"{keys.get(key, key)} {names.get(one, one)} → {names.get(two, two)}"
         for key, (one, two) in changes(row, other).items()
