@@ -1,4 +1,4 @@
-"""A system's memory: measured peaks, and each term of them by hand, in small numbers of symbols."""
+"""A system's memory: measured peaks, and each of their terms by hand, for a small model."""
 
 import json
 from dataclasses import replace
