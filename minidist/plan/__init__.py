@@ -12,6 +12,8 @@ show.py       the table, and every term of a row
 check.py      a row scaled down and run on ranks: formulas next to what was counted (needs NumPy)
 published.py  what the model says of published runs, next to what was measured: SC 2021's, Llama 3's and others' tables
 trained.py    the same for runs that trained a model: OPT, BLOOM, GPT-NeoX, PaLM, DeepSeek-V3
+profiles.py   assumptions about a system, as options
+profiles.py   assumptions about a system, as options
 measured.py   peaks of memory that others measured, next to the formulas
 printed.py    a published run as data, and the devices
 write.py      a row as DeepSpeed's JSON or Accelerate's YAML

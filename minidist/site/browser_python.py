@@ -52,4 +52,7 @@ def modules() -> list[Path]:
 def pack(archive: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in modules():
-            packed.write(path, path.relative_to(PACKAGE.parent))
+            text = path.read_text(encoding="utf-8")
+            tables = [each for each in path.parent.glob("*.toml") if each.stem == path.stem or each.name in text]
+            for file in (path, *tables):  # what a module reads
+                packed.write(file, file.relative_to(PACKAGE.parent))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist.cli.models import MODELS
+from minidist.formulas.profile import PROFILES
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.search import RECOMPUTE
@@ -108,6 +109,7 @@ WORDS: dict[str, Sequence[str]] = {  # the lists of words that pages.toml names
     "MODELS": list(MODELS),
     "RECOMPUTE": RECOMPUTE,
     "PRECISIONS": list(BYTES),
+    "PROFILES": list(PROFILES),
     "SCHEMES": SCHEMES,
 }
 KINDS: dict[str, Callable[..., Setting]] = {kind.__name__: kind for kind in (ChoiceField, Slider, Powers, Text)}

@@ -3,6 +3,9 @@
 import json
 import random
 import re
+import subprocess
+import sys
+import zipfile
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from minidist import UsageError
 from minidist.papers import zero
 from minidist.plan import command
+from minidist.plan.choice import divides
 from minidist.plan.search import families
 from minidist.site import browser_python, compute
 from minidist.site.forms import MEMORY_PAGE, PAGES, PLAN_PAGE, Powers
@@ -77,18 +81,21 @@ NAMES = {"v": "chunks", "m": "micro_batches"}  # what the page calls otherwise
 def check_memory(cluster: dict[str, str], settings: int, capsys: pytest.CaptureFixture[str]) -> set[str]:
     """Rows of a plan, as the command's JSON has them: every kind, what is held at a time, what is sent along each axis,
     and the bars. Returns what was seen."""
-    line = [word for option in cluster.items() for word in option] + ["--rows", "10000", "--json", "-"]
+    profile = random.Random(str(cluster)).choice(("megatron", "paper"))
+    line = [word for option in cluster.items() for word in option]
+    line += ["--rows", "10000", "--json", "-", "--profile", profile]
     command.main([*line, "--device-memory", "100000GB", "--flops", "1e11"])  # slow: context ranks are of use
     fields, seen = {one.name for one in MEMORY_PAGE.settings}, set[str]()
     rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["hosts"] == 1]
     rows = [row for row in rows if row["schedule"] in ("1f1b", "interleaved")]  # the page has no others
     for row in random.Random(str(cluster)).sample(rows, min(settings, len(rows))):
         given = {name: str(row[NAMES.get(name, name)]) for name in fields if NAMES.get(name, name) in row}
-        given |= {"model": cluster["--model"], "context": cluster["--context"]}
+        given |= {"model": cluster["--model"], "context": cluster["--context"], "profile": profile}
         view = memory.view_memory(MEMORY_PAGE.first() | given | {"per_host": cluster.get("--ranks-per-host", "8")})
         tables = [re.findall("<tr>(.*?)</tr>", part) for part in view.split("</table>")[:2]]
         held, sent = ([cells(line) for line in lines] for lines in tables)
-        kinds = {kind: nbytes for kind, nbytes in row["memory"].items() if nbytes}
+        kinds = {kind: n for kind, n in row["memory"].items() if n and kind not in ("stages", "moment")}
+        kinds["total"] = kinds.pop("total")  # last
         assert [found[2] for found in held[1:]] == [f"{nbytes / 1e9:,.3f}" for nbytes in kinds.values()], row
         away = {axis: (of["bytes"], of["bytes"] * of["across"]) for axis, of in row["sent"].items()}
         expected = [[axis, f"{(n - far) / 1e9:,.3f}", f"{far / 1e9:,.3f}"] for axis, (n, far) in away.items()]
@@ -137,7 +144,7 @@ def test_model_states_and_traffic_are_zeros(stage: int) -> None:
     drawn = random.Random(stage)
     for _ in range(10):
         n, m, name = 2 ** drawn.randint(1, 6), 2 ** drawn.randint(0, 4), drawn.choice(("llama2-7b", "llama3-8b"))
-        settings = {"model": name, "dp": str(n), "pp": "1", "m": str(m), "zero": str(stage), "recompute": "none"}
+        settings = {"model": name, "dp": str(n), "pp": "1", "m": str(m), "zero": str(stage), "profile": "paper"}
         view = memory.view_memory(MEMORY_PAGE.first() | settings)
         psi = {"llama2-7b": 6_738_415_616, "llama3-8b": 8_030_261_248}[name]  # as Meta's checkpoints have them
         assert f"Ψ = {psi:,}" in view
@@ -159,7 +166,8 @@ def cells(row: str) -> list[str]:
 
 
 def test_a_setting_that_cannot_be_is_one_that_no_plan_tries() -> None:
-    """And only such a one gets a line that says why."""
+    """And only such a one gets a line that says why. A plan also leaves out what is no better than another row: ZeRO on
+    one rank, several chunks that are uneven, the core of attention again where no rank keeps it."""
     drawn, refusals = random.Random(4), set[str]()
     for _ in range(80):
         small = {one.name: str(2 ** drawn.randint(0, 2)) for one in MEMORY_PAGE.settings if isinstance(one, Powers)}
@@ -171,9 +179,12 @@ def test_a_setting_that_cannot_be_is_one_that_no_plan_tries() -> None:
         cluster = command.cluster_of(command.PlanOptions(ranks=choice.ranks))
         tried = any(choice in family for family in families(wanted, cluster) if family[0].zero == choice.zero)
         view = memory.view_memory(settings | {"per_host": "8"})
-        assert ("refused" not in view) == tried, settings
+        n = choice.pp * choice.chunks
+        worse = choice.recompute == "selective" or choice.dp * choice.cp == 1
+        worse |= choice.chunks > 1 and not divides(wanted.model.layers, n)
+        assert ("refused" not in view) == tried or (worse and not tried), settings
         refusals |= {*re.findall('refused">([^<]*)', re.sub(r"\d+", "n", view))}
-    assert len(refusals) >= 4, refusals
+    assert len(refusals) >= 3, refusals
 
 
 def test_a_model_has_no_more_positions_than_it_has() -> None:
@@ -262,7 +273,7 @@ def test_a_plan_that_cannot_be_says_why() -> None:
     for changed, reason in (
         ({"ranks": "many"}, "must be a whole number"),
         ({"across": "0GB/s"}, "must be bytes a second"),
-        ({"device-memory": "10MB"}, "none of 3,294 layouts fits: "),
+        ({"device-memory": "10MB"}, "none of 2,831 layouts fits: "),
         ({"context": "9999"}, "has 1,024 positions"),
     ):
         view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
@@ -274,3 +285,20 @@ def test_a_number_may_have_commas() -> None:
     views = [compute.answer("plan", json.dumps(PLAN_PAGE.first() | {"batch": batch})) for batch in ("16,384", "16384")]
     assert views[0] == views[1]
     assert "refused" not in views[0]
+
+
+def test_the_browser_gets_all_that_the_pages_read(tmp_path: Path) -> None:
+    """Each first view, from what is packed for the browser alone: data included."""
+    browser_python.pack(tmp_path / "packed.zip")
+    zipfile.ZipFile(tmp_path / "packed.zip").extractall(tmp_path)
+    for page in PAGES:
+        code = f"from minidist.site.compute import answer; print(answer({page.name!r}, {json.dumps(page.first())!r}))"
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "<" in done.stdout

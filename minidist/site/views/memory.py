@@ -4,15 +4,20 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from minidist import UsageError
+from minidist.formulas.profile import PROFILES
 from minidist.memory.colors import QUANTITIES
 from minidist.plan import command
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, held
 from minidist.plan.search import why_not
-from minidist.plan.show import GB, SYMBOLS, Words, memory_words, sent_along
+from minidist.plan.show import GB, SYMBOLS, Words, assumed, memory_words, sent_along, system_words
+from minidist.plan.time import Cluster
 from minidist.site.views.html import chip, refused, table
 
-COLORS = {**QUANTITIES, "passing": QUANTITIES["gathered"]}
+COLORS = {
+    **{**QUANTITIES, "passing": QUANTITIES["gathered"], "stand_ins": QUANTITIES["bucket"]},
+    **{"workspaces": QUANTITIES["workspace"], "transient": QUANTITIES["persistent"]},
+}
 SCALE = 99.5  # percent of the width for the longest bar, or the capacity
 ROW, HIGH, TOP = 60, 28, 38  # pixels: of a stage, of its bar, and above the first one
 
@@ -24,17 +29,19 @@ def view_memory(settings: Mapping[str, str]) -> str:
     except UsageError as error:
         return refused(str(error).removeprefix("--"))
     per_host, capacity = int(settings["per_host"]), float(settings["capacity"])
+    reserving = Cluster(choice.ranks, int(capacity * GB), reserve=int(wanted.profile.reserve * capacity * GB))
     if reason := why_not(wanted, choice):
         return refused(reason)
     asked = ask(wanted, choice)
     ranks = dict(zip(asked.stages, held(asked), strict=True))
-    words = memory_words(wanted, choice)
+    fullest = max(ranks.values(), key=lambda rank: rank.total)
+    words = memory_words(wanted, choice) | system_words(wanted, fullest)
     return "\n".join([
-        summary(wanted, choice, ranks, capacity),
-        draw_bars(ranks, capacity),
-        memory_table(max(ranks.values(), key=lambda rank: rank.total), words),
+        summary(wanted, choice, fullest, capacity),
+        draw_bars(ranks, capacity, [*words]),
+        memory_table(fullest, words),
         traffic_table(wanted, choice, per_host),
-        f"<p>{escape(SYMBOLS)}</p>",
+        f"<p>{escape(assumed(wanted.profile, reserving))} {escape(SYMBOLS)}</p>",
     ])  # fmt: skip
 
 
@@ -45,24 +52,25 @@ def asked_for(settings: Mapping[str, str]) -> tuple[Wanted, Choice]:
     name, model = command.shape_of(command.PlanOptions(model=settings["model"], context=context))
     schedule = "interleaved" if v > 1 else "1f1b"
     choice = Choice(dp, tp, cp, pp, 1, schedule, v, zero, recompute=settings["recompute"], rows=rows)
-    return Wanted(name, model, dp * rows * m, context), choice
+    return Wanted(name, model, dp * rows * m, context, profile=PROFILES[settings["profile"]]), choice
 
 
-def summary(wanted: Wanted, choice: Choice, ranks: Mapping[int, Held], capacity: float) -> str:
-    """In a line: does it fit?"""
-    most = max(rank.total for rank in ranks.values()) / GB
-    fits = "it fits" if most <= capacity else "<strong>it does not fit</strong>"
+def summary(wanted: Wanted, choice: Choice, fullest: Held, capacity: float) -> str:
+    """In a line: does it fit? A part of a device is left free for what formulas do not count."""
+    most, reserve = fullest.total / GB, wanted.profile.reserve * capacity
+    free = f", of which {reserve:g} are left for the allocator and libraries" * bool(reserve)
+    fits = "it fits" if most <= capacity - reserve else "<strong>it does not fit</strong>"
     return (
         f"<p>{escape(wanted.name)}, Ψ = {wanted.model.parameters():,}, on {choice.ranks:,} ranks; {wanted.batch:,}"
         f" sequences of {wanted.context:,} tokens in a step. The fullest rank holds"
-        f" <strong>{most:,.3f} GB</strong> at a time, of {capacity:g} GB: {fits}.</p>"
+        f" <strong>{most:,.3f} GB</strong> at a time, of {capacity:g} GB{free}: {fits}.</p>"
     )
 
 
-def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
-    """For each stage that is asked about, what its ranks hold at most of each kind, one after another, and below a
-    line as long as what they hold at a time. A vertical line is the capacity. Widths are percents: a phone shows it."""
-    longest = max(capacity, *(sum(rank[:-1]) / GB for rank in ranks.values()))
+def draw_bars(ranks: Mapping[int, Held], capacity: float, kinds: Sequence[str]) -> str:
+    """For each stage that is asked about, what its ranks hold of each kind, one after another, and below a line as long
+    as what they hold at a time. A vertical line is the capacity. Widths are percents: a phone shows it."""
+    longest = max(capacity, *(sum(getattr(rank, kind) for kind in kinds) / GB for rank in ranks.values()))
     height, at = TOP + ROW * len(ranks), capacity / longest * SCALE
     shown = [f'<rect x="{at:.2f}%" y="{TOP - 4}" width="2" height="{height - TOP}" class="limit"/>']
 
@@ -73,7 +81,8 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
     for row, (stage, rank) in enumerate(ranks.items()):
         x, y = 0.0, TOP + row * ROW
         shown.append(f'<text x="0" y="{y - 5}">stage {stage}: {rank.total / GB:,.3f} GB</text>')
-        for kind, nbytes in zip(Held._fields[:-1], rank, strict=False):
+        for kind in kinds:
+            nbytes = getattr(rank, kind)
             width = nbytes / GB / longest * SCALE
             shown.append(bar(x, y, width, HIGH, f'fill="{COLORS[kind]}"', f"{kind}: {nbytes / GB:,.3f} GB"))
             x += width
@@ -84,8 +93,9 @@ def draw_bars(ranks: Mapping[int, Held], capacity: float) -> str:
     others = " No other stage holds more than these." * (max(ranks) > len(ranks))
     return (
         f'<figure><svg height="{height}" style="height: {height}px" role="img" aria-label="{told}">'
-        f"{''.join(shown)}</svg><figcaption>A bar: the most of each kind. These come at different moments; the thin"
-        f" line below is the most at a time.{others}</figcaption></figure>"
+        f"{''.join(shown)}</svg><figcaption>A bar stacks the kinds: with the profile megatron at the fullest moment,"
+        f" with paper the peak of each. Peaks come at different moments; the thin line is the true peak.{others}"
+        "</figcaption></figure>"
     )
 
 
