@@ -75,7 +75,10 @@ def train(comm: Comm, wanted: Wanted, choice: Choice) -> RankCounts:
     """Train two steps on one rank, an MPI rank or a thread. Tokens are random: bytes do not depend on them."""
     layout = choice.layout(wanted)
     stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16 has as many bytes
-    settings = Settings(precision=stored, accumulate=layout.micro_batches, recompute=choice.recompute)
+    if wanted.profile.grad_dtype == "fp32":
+        stored = replace(stored, gradient=np.float32)
+    tiled = wanted.profile.attention == "tiled"
+    settings = Settings(precision=stored, accumulate=layout.micro_batches, recompute=choice.recompute, tiled=tiled)
     sequence = wanted.sequence and choice.tp > 1
     driver = grid(declare(wanted), settings, comm, layout, choice.zero, sequence, wanted.scheme)
     for step in range(2):
@@ -192,7 +195,9 @@ def tiny(wanted: Wanted, choice: Choice, uneven: bool = False) -> Wanted:
 
 def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
     """Run a row, and print what was counted; 1 if anything differs from its formula."""
-    small, choice = scaled(replace(wanted, profile=PAPER), row.choice)  # what the chapters hold
+    of = wanted.profile
+    held_here = replace(PAPER, grad_dtype=of.grad_dtype, attention=of.attention)  # the chapters know these two
+    small, choice = scaled(replace(wanted, profile=held_here), row.choice)
     per_host = 2 if choice.ranks % 2 == 0 else 0
     rows = compare(small, choice, run(small, choice), per_host)
     if not quiet:
@@ -203,8 +208,8 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         layers = f"{model.layers}" if len({*sizes}) == 1 else "+".join(map(str, sizes))
         text = (
             f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
-            f" recompute {choice.recompute}; {layers} layers, {model.h} wide, {small.batch} sequences of"
-            f" {small.context}."
+            f" recompute {choice.recompute}, gradients {of.grad_dtype}, attention {of.attention}; {layers} layers,"
+            f" {model.h} wide, {small.batch} sequences of {small.context}."
         ) + " Its layers are not this model's own, but a Llama's or a GPT's." * (wanted.model.other is not None)
         print(show.wrapped(text) + "\n")
         print("\n".join(show.compared([row for row in rows if row.formula or row.counted])))

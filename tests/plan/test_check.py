@@ -4,13 +4,14 @@ the formulas, to the byte. And a wrong formula does not pass."""
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from minidist.formulas import flights, needs, shares
 from minidist.formulas.asked import Asked
+from minidist.formulas.profile import PAPER
 from minidist.papers.models import Model
 from minidist.plan import check, memory, traffic
 from minidist.plan.choice import Choice, Wanted, divides
@@ -60,6 +61,20 @@ UNEVEN = [  # layers that do not divide; fewer in the first chunk, or more in th
     (small("gpt", 7, 12), Choice(1, 1, 1, 3, 1, "v-min", 2, 0)),
 ]
 
+SYSTEM = {"profile": replace(PAPER, grad_dtype="fp32", attention="tiled")}
+AS_SYSTEMS_DO = [  # gradients in float32, attention in tiles: in every axis and stage, and where layers do not divide
+    (small(**SYSTEM), Choice(2, zero=0)),
+    (small(**SYSTEM), Choice(2, 2, zero=3, recompute="every:1")),
+    (small("gpt", **SYSTEM), Choice(2, 2, zero=2, recompute="selective")),
+    (small(**SYSTEM), Choice(1, 2, 2, zero=1, recompute="selective")),
+    (small(precision="fp32", **SYSTEM), Choice(4, zero=3, hosts=2)),
+    (small("gpt", 5, **SYSTEM), Choice(2, 1, 1, 3, zero=3, first=1, last=1)),
+    (small("gpt", **SYSTEM), Choice(2, 1, 1, 2, 1, "interleaved", 2, 3, recompute="selective")),
+    (small("llama", 5, experts=4, **SYSTEM), Choice(2, 1, 1, 2, 2, "dualpipe", first=1)),
+    (small(experts=6, **SYSTEM), Choice(4, ep=2, zero=3, hosts=2)),
+    (small("gpt", **SYSTEM), Choice(1, 2, 1, 2, 1, "zb-h1")),
+]
+
 
 MORE = [
     (small(experts=4, capacity=1.25), Choice(2, 2, ep=2, zero=3, recompute="every:1")),
@@ -75,7 +90,7 @@ MORE = [
 
 
 @pytest.mark.parametrize(
-    ("wanted", "choice"), [*USUAL, *UNEVEN, *(pytest.param(*of, marks=pytest.mark.slow) for of in MORE)]
+    ("wanted", "choice"), [*USUAL, *UNEVEN, *AS_SYSTEMS_DO, *(pytest.param(*of, marks=pytest.mark.slow) for of in MORE)]
 )
 def test_a_row_holds_and_sends_what_the_formulas_say(wanted: Wanted, choice: Choice) -> None:
     assert differences(wanted, choice) == []
