@@ -53,6 +53,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
         dp=plan.data_ranks,
         tp=plan.axes.tp,
         cp=plan.axes.cp,
+        pp=plan.axes.pp,
         ep=plan.axes.ep,
         zero=plan.stage if other else 0,
         hosts=plan.data_ranks // plan.shard if plan.shard and other else 1,
@@ -65,7 +66,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
         plan.batch,
         s or model.s,
         plan.precision,
-        sequence=False,
+        sequence=plan.axes.sequence,
         scheme=plan.axes.scheme,
         profile=profile_of(plan),
     )

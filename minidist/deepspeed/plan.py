@@ -95,7 +95,7 @@ class ConfigPlan:
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
         usual = TrainingOptions()
-        words = self.axes.arguments(self.ranks, self.shard) if self.axes.used else list(self.fsdp)
+        words = self.axes.arguments(self.ranks, self.shard, self.accumulate) if self.axes.used else list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r", "parallel3d") else []
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
