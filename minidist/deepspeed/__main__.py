@@ -104,7 +104,7 @@ def main(comm: Comm, prepared: PreparedRun) -> int:
         for text in (*plan.notes, line):
             print("\n".join(wrapped(f"minidist: {text}", "")), file=sys.stderr, flush=True)
     chapter = find(plan.chapter)
-    if plan.fsdp:
+    if plan.fsdp or plan.axes.pp > 1:
         return chapter.work(comm, job)
     serial = chapter.serial(job) or PLAIN
     job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), serial)

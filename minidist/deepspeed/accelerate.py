@@ -65,8 +65,6 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
         if name not in known:
             raise UsageError(f"there is no key {shown_path(name)}, and Accelerate refuses it{_guess(name, known)}")
     found |= {name: _section(found, name) for name in SECTIONS if name in found}
-    if found.get("megatron_lm_config"):
-        raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
     stated = _whole(found, "num_processes")
     section = {
         prefixed("parallelism_config", name): value for name, value in found.get("parallelism_config", {}).items()
@@ -79,10 +77,14 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
         translated = _deepspeed(found.get("deepspeed_config", {}), Path(path).parent)
     elif kind == "FSDP":
         translated = _fsdp(found.get("fsdp_config", {}), n, hosts)
+    elif kind == "MEGATRON_LM":
+        translated = _megatron(found.get("megatron_lm_config", {}))
     elif kind in ("NO", False) or str(kind).startswith("MULTI_"):
         translated = Translated({"zero_optimization": {"stage": 0}, "train_batch_size": "auto"})
     else:
-        raise UsageError(f"distributed_type {kind!r:.60} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
+        raise UsageError(
+            f"distributed_type {kind!r:.60} is not here: DEEPSPEED, FSDP, MEGATRON_LM, MULTI_GPU, MULTI_CPU and NO are"
+        )
     if max(sizes.values()) > 1:
         _parallelism(translated, sizes, section.get("cp_comm_strategy") or "allgather", n, kind == "FSDP")
     _precision(translated.config, found.get("mixed_precision", "fp16" if found.get("fp16") else "no"))
@@ -152,6 +154,26 @@ def parse(path: str) -> tuple[dict[str, Any], list[str]]:
 def _guess(name: str, names: Iterable[str]) -> str:
     """ ": do you mean ...?" with a very similar name; "" if there is none."""
     return "".join(f": do you mean {match}?" for match in get_close_matches(name, [*names], 1, NEAR))
+
+
+def _megatron(section: dict[str, Any]) -> Translated:
+    """The axes of Megatron-LM's plugin, and what it divides, recomputes and clips."""
+    section = {prefixed("megatron_lm_config", name): value for name, value in section.items()}
+    names = "tp_degree", "pp_degree", "context_parallel_size", "expert_model_parallel_size", "num_micro_batches"
+    tp, pp, cp, ep, micro_batches = (
+        _whole(section, f"megatron_lm_{name}", "megatron_lm_config.") or 1 for name in names
+    )
+    flags = {
+        name: section.get(f"megatron_lm_{name}") in (True, "true", "True")
+        for name in ("use_distributed_optimizer", "sequence_parallelism", "recompute_activations")
+    }
+    config: dict[str, Any] = {"train_batch_size": "auto", "gradient_accumulation_steps": micro_batches}
+    config["zero_optimization"] = {"stage": int(flags["use_distributed_optimizer"])}
+    if section.get("megatron_lm_gradient_clipping") is not None:
+        config["gradient_clipping"] = section["megatron_lm_gradient_clipping"]
+    axes = Axes(tp=tp, cp=cp, ep=ep, pp=pp, sequence=flags["sequence_parallelism"] and tp > 1)
+    usual = "selective" if flags["recompute_activations"] else None
+    return Translated(config, axes=axes, recompute=section.get("megatron_lm_recompute_granularity") or usual)
 
 
 def _parallelism(translated: Translated, sizes: dict[str, int], strategy: Any, n: int, fsdp: bool) -> None:

@@ -36,9 +36,6 @@ class Script(NamedTuple):
     values: dict[str, Any]  # of every flag: as stated, or its default
     notes: dict[str, str]  # by flag, why it has no effect here
 
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
 
 # ---- the shell's words -----------------------------------------------------------------------------------------------
 
@@ -174,7 +171,8 @@ def profile_of(script: Script, precision: str) -> Profile:
 
 def ranks_of(script: Script) -> int | None:
     """The ranks that the script starts; None: it does not say."""
-    return script["nproc-per-node"] * script["nnodes"] if script["nproc-per-node"] else None
+    per_host: int | None = script.values["nproc-per-node"]
+    return per_host * int(script.values["nnodes"]) if per_host else None
 
 
 def question(script: Script, ranks: int) -> tuple[Wanted, Choice]:
@@ -286,7 +284,7 @@ def told(script: Script) -> Iterator[tuple[str, str]]:
             value = "" if alone or not text else f" {text.split()[0] if name in FLAGS else text}"
             means = FLAGS[name].means if name in FLAGS else ""
             yield f"--{name}{value}{f': {means}' if means else ''}", script.notes.get(name, "")
-    if script["vocab-size"] is None and script["pad-vocab-size-to"] is None:
+    if script.values["vocab-size"] is None and script.values["pad-vocab-size-to"] is None:
         yield f"the vocabulary is not in the script: {GPT2_VOCABULARY:,}, GPT-2's, is planned", ""
     if others := [f"--{name}" for name in script.stated if name in OTHERS]:
         yield f"About text, logs, starting and ending a run: {', '.join(others)}.", ""

@@ -6,7 +6,7 @@ from minidist.cli.models import Count, Model
 from minidist.deepspeed.lines import GB, line, wrapped
 from minidist.deepspeed.moments import backward, differences, gradient_bytes, profile_of, step
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import at_most, divided, group, passing, persistent, sizes, states
+from minidist.deepspeed.sizes import at_most, divided, group, on_rank, passing, persistent, sizes, states
 from minidist.papers.mixed_precision import BYTES
 
 MOMENTS = {  # what `formulas/` call them, for a reader
@@ -42,9 +42,16 @@ def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iter
     parameters, gradients, optimizer = (n * (divided(plan) >= needed) for needed in (3, 2, 1))
     yield f"\nMemory of a rank, by formula, in GB (10⁹ bytes); {plan.precision} precision"
     if plan.axes.used:
-        axes = f"t = {plan.axes.tp}", f"c = {plan.axes.cp}, {plan.axes.scheme}", f"{plan.axes.ep} of experts"
+        axes = (
+            f"p = {plan.axes.pp}",
+            f"t = {plan.axes.tp}",
+            f"c = {plan.axes.cp}, {plan.axes.scheme}",
+            f"{plan.axes.ep} of experts",
+        )
         used = [
-            words for words, number in zip(axes, (plan.axes.tp, plan.axes.cp, plan.axes.ep), strict=True) if number > 1
+            words
+            for words, number in zip(axes, (plan.axes.pp, plan.axes.tp, plan.axes.cp, plan.axes.ep), strict=True)
+            if number > 1
         ]
         yield f"  Ψ and N: of a rank that shares with others: {'; '.join(used)}"
     if plan.shard:
@@ -82,7 +89,7 @@ def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iter
     if plan.on_host:
         kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("on the host: activations", f"l·{p}bsh", kept)
-    stepping = step(plan, model.parameters / plan.axes.tp, group(plan))
+    stepping = step(plan, on_rank(plan, model), group(plan))
     if stepping.gradients:
         yield line("in the optimizer's step", "gradients that stay, and in float32", stepping.gradients)
     if stepping.roots:

@@ -19,7 +19,6 @@ from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, held
 
 DIFFERS = {  # from the profile megatron
-    "grad_dtype": "stored",  # stages 1 to 3 add up gradients in the parameters' dtype
     "loss": "whole",  # Hugging Face's models turn logits to float32
     "stand_ins": "none",  # each gradient is real
     "vocabulary": "exact",
@@ -36,7 +35,7 @@ def profile_of(plan: ConfigPlan) -> Profile:
 
 def differences(plan: ConfigPlan) -> dict[str, str]:
     """In what this differs from the profile megatron."""
-    return DIFFERS | ({"grad_dtype": plan.grad_dtype} if plan.grad_dtype else {})
+    return DIFFERS | {"grad_dtype": plan.grad_dtype}
 
 
 def gradient_bytes(plan: ConfigPlan) -> int:
@@ -54,6 +53,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
         dp=plan.data_ranks,
         tp=plan.axes.tp,
         cp=plan.axes.cp,
+        pp=plan.axes.pp,
         ep=plan.axes.ep,
         zero=plan.stage if other else 0,
         hosts=plan.data_ranks // plan.shard if plan.shard and other else 1,
@@ -66,7 +66,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
         plan.batch,
         s or model.s,
         plan.precision,
-        sequence=False,
+        sequence=plan.axes.sequence,
         scheme=plan.axes.scheme,
         profile=profile_of(plan),
     )

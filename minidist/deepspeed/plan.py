@@ -1,8 +1,10 @@
 """From a configuration to a run: which chapter, with what settings, and how a command line would say it."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from minidist import UsageError, how_to_install
 from minidist.cli.shared import ModelOptions, TrainingOptions
@@ -49,7 +51,7 @@ class ConfigPlan:
     nvme_path: str | None = None  # the folder of these files; None: a temporary one
     below: bool = False  # parameters are on the host, too
     limits: Limits = field(default_factory=Limits)  # stage 3's limits
-    grad_dtype: str | None = None  # in which gradients add up; None: the parameters'
+    grad_dtype: str = "stored"  # gradients add up in the parameters' dtype, or in fp32
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # the stored inputs of blocks that run again are on the host
     together: bool = False  # ... and in one buffer
@@ -79,6 +81,7 @@ class ConfigPlan:
             "batch": self.batch,
             "accumulate": self.accumulate,
             "precision": self.precision,
+            "grad_dtype": self.grad_dtype,
             "clip": self.clip,
             "recompute": self.recompute,
             "optimizer": "adamw" if isinstance(self.optimizer, AdamW) else "sgd",
@@ -92,7 +95,7 @@ class ConfigPlan:
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
         usual = TrainingOptions()
-        words = self.axes.arguments(self.ranks, self.shard) if self.axes.used else list(self.fsdp)
+        words = self.axes.arguments(self.ranks, self.shard, self.accumulate) if self.axes.used else list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r", "parallel3d") else []
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
@@ -112,7 +115,7 @@ class ConfigPlan:
         except ImportError:
             raise UsageError(f"bf16 needs a package of its own: {how_to_install('bf16')}") from None
         return Settings(
-            precision=stored,
+            precision=replace(stored, gradient=np.float32) if self.grad_dtype == "fp32" else stored,
             optimizer=self.optimizer,
             learning_rate=self.schedule or (lambda update: self.lr),
             clip=self.clip,
@@ -184,7 +187,7 @@ def make(
     if "optimizer.type" in checked.stated:
         plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
-    plan.grad_dtype = _grad_dtype(checked, plan)
+    plan.grad_dtype = _grad_dtype(checked, plan, options, given)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     _limits(checked, plan)
@@ -295,17 +298,20 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
     return int(config[path])
 
 
-def _grad_dtype(config: Config, plan: ConfigPlan) -> str | None:
+def _grad_dtype(config: Config, plan: ConfigPlan, options: TrainingOptions, given: Collection[str]) -> str:
     """fp32 if gradients add up in float32, and parameters are stored in another dtype."""
     path = "data_types.grad_accum_dtype"
-    stored = {"mixed": "fp16", "fp64": "fp32"}.get(plan.precision, plan.precision)
-    if config[path] in (None, stored):
-        return None
-    if config[path] != "fp32" or not plan.stage:
+    said, stored = config[path], {"mixed": "fp16", "fp64": "fp32"}.get(plan.precision, plan.precision)
+    found = "stored" if said in (None, stored) else str(said)
+    if found not in ("stored", "fp32") or (found == "fp32" and not plan.stage):
         raise UsageError(
-            f"{path} {config[path]} with {stored} in stage {plan.stage} is refused by DeepSpeed, too: leave it out"
+            f"{path} {said} with {stored} in stage {plan.stage} is refused by DeepSpeed, too: leave it out"
         )
-    return "fp32"
+    if "grad_dtype" in given:
+        if said and found != options.grad_dtype:
+            raise conflict(path, said, "grad_dtype", options.grad_dtype)
+        return options.grad_dtype
+    return found
 
 
 def _optimizer(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:

@@ -25,8 +25,17 @@ def states(plan: ConfigPlan, model: Model | Count) -> zero.ModelStates:
         of = moments.backward(plan, model, None)
         usual = BYTES[plan.precision].optimizer(2)
         return zero.ModelStates(of.parameters, of.gradients, of.optimizer * k / usual)
-    psi = model.parameters / plan.axes.tp
-    return zero.model_states(psi, group(plan), divided(plan), p, moments.gradient_bytes(plan), k)
+    return zero.model_states(
+        model.parameters / (plan.axes.tp * plan.axes.pp), group(plan), divided(plan), p, moments.gradient_bytes(plan), k
+    )
+
+
+def on_rank(plan: ConfigPlan, model: Model | Count) -> float:
+    """The parameters of a rank's part of the model, before data ranks divide them."""
+    if not plan.axes.used or isinstance(model, Count):
+        return model.parameters / (plan.axes.tp * plan.axes.pp)
+    _, k = sizes(plan)
+    return states(plan, model).optimizer / k * (group(plan) if plan.stage else 1)
 
 
 def group(plan: ConfigPlan) -> int:
@@ -99,6 +108,6 @@ def at_most(plan: ConfigPlan, model: Model | Count, s: int | None) -> tuple[floa
         here = moments.backward(plan, model, s)
         work = here.activations + here.ends + here.transient + here.workspaces
         found = [(parameters + rest + passing(plan, model) + work, here.moment or "backward")]
-    stepping = moments.step(plan, model.parameters / plan.axes.tp, group(plan))
+    stepping = moments.step(plan, on_rank(plan, model), group(plan))
     found.append((parameters + (0 if plan.offload else of.optimizer) + stepping.total, "step"))
     return max(found)

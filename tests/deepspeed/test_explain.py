@@ -336,6 +336,7 @@ def test_gradients_that_add_up_in_float32(tmp_path: Path) -> None:
     said = file.replace("DTYPE", '"data_types": {"grad_accum_dtype": "fp32"}')
     text = explained(tmp_path, said.replace("STAGE", "2"), "--model", "llama2-7b", "--ranks", "8")
     assert figures(text, "gradients") == f"{4 * PSI / 8 / 1e9:.3f}"
+    assert "--grad-dtype fp32" in text
     with pytest.raises(UsageError, match="grad_accum_dtype fp32 with bf16 in stage 0 is refused by DeepSpeed, too"):
         explained(tmp_path, said.replace("STAGE", "0"))
     with pytest.raises(UsageError, match="grad_accum_dtype fp16 with bf16 in stage 2 is refused by DeepSpeed, too"):

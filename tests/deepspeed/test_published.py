@@ -14,6 +14,7 @@ pytest.importorskip("yaml")
 
 PUBLISHED = table(__file__, "published")
 FOLDER = Path(__file__).with_name("published")
+README = (Path(explain.__file__).parent / "README.md").read_text()
 
 
 def test_there_are_ten_of_different_authors_with_their_sources() -> None:
@@ -28,3 +29,5 @@ def test_it_fits_where_its_authors_ran_it(row: dict[str, Any]) -> None:
     text = explain.explain([str(FOLDER / row["file"]), *options, "--device-memory", row["memory"]])
     says = " ".join(text.partition("Does it fit")[2].split())
     assert re.search(r"GB are needed.*: (yes|no), ", says).group(1) == ("yes" if row["fitted"] else "no"), says  # type: ignore[union-attr]
+    assert f"{row['needed']} GB are needed" in says
+    assert f"| {row['needed']} of {row['memory'].removesuffix('GB')} |" in README

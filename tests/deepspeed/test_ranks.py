@@ -166,6 +166,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
         **dict.fromkeys(("below.json", "host.yaml"), "offload"),
         **dict.fromkeys([name for name in FILES if name.startswith("axes")], "parallel3d"),
         "copies.yaml": "fsdp",
+        "fp32 gradients.json": "zero2",
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -195,6 +196,11 @@ def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:
 def test_other_axes_train_the_same(found: dict[str, Any], name: str) -> None:
     """To float16's roundings. (Experts are another model.)"""
     np.testing.assert_allclose(found[name]["loss"], found["zero3.json"]["loss"], rtol=2e-3)
+
+
+def test_gradients_in_float32_take_twice_the_bytes(found: dict[str, Any]) -> None:
+    run, usual = found["fp32 gradients.json"], found["checkpointing.json"]
+    assert [rank["gradients"] for rank in run["memory"]] == [2 * rank["gradients"] for rank in usual["memory"]]
 
 
 def test_one_axis_said_in_two_ways(found: dict[str, Any]) -> None:
