@@ -6,7 +6,7 @@ before ranks allocate anything. Each check is about one concern, or about two.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,7 +96,7 @@ def prepare(
     check_companions(files)
     check_plot(files, training.steps)
     check_outputs(files, outputs(files, own))
-    corpus = data.load(files.data, model.context, files.text_field)
+    corpus = data.load(files.data, model.context, files.text_field).spread(model.sizes.vocabulary if model.sizes else 0)
     units = declare(model, len(corpus.vocabulary), mixture_of(own))
     check_memory(model, training, units, layout, states)
     optimizer = optimizer or optimizer_of(training)
@@ -261,11 +261,14 @@ def declare(model: ModelOptions, vocabulary: int, mixture: MixtureOptions = DENS
 def declare_dense(model: ModelOptions, vocabulary: int) -> list[Unit]:
     """The model's units, without experts."""
     sizes = {name: getattr(model, name) for name in ("context", "layers", "heads", "width", "dropout")}
+    sizes |= {"eps": model.sizes.eps} if model.sizes else {}
     try:
         if model.name == "gpt":
-            return gpt(GPTConfig(vocabulary=vocabulary, tied=not model.untied, **sizes))
-        hidden = hidden_width(model.width)
-        return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=model.key_value_heads, hidden=hidden, **sizes))
+            return gpt(GPTConfig(vocabulary=vocabulary, tied=model.tied, **sizes))
+        kv, of = model.key_value_heads, model.sizes
+        hidden = of.hidden if of else hidden_width(model.width)
+        sizes |= {"theta": of.theta} if of else {}
+        return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv, hidden=hidden, tied=model.tied, **sizes))
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -277,7 +280,11 @@ def identity(model: ModelOptions, mixture: MixtureOptions, corpus: data.Corpus) 
     """What distinguishes models whose parameters have the same shapes."""
     heads, kv_heads = model.heads, model.kv_heads or model.heads
     routed = {"top": mixture.top} if mixture.experts else {}
-    return {"model": model.name, "heads": heads, "kv-heads": kv_heads, **routed, "characters": corpus.vocabulary}
+    found = {"model": model.name, "heads": heads, "kv-heads": kv_heads, **routed, "characters": corpus.vocabulary}
+    if model.sizes:  # from which training may go on
+        options = {each.name: value for each, value in all_fields(model)}
+        found["loaded"] = {"options": options, "sizes": asdict(model.sizes)}
+    return found
 
 
 def text_of(corpus: data.Corpus) -> dict[str, Any]:

@@ -38,11 +38,12 @@ from typing import Any
 import numpy as np
 
 from minidist import UsageError, ring
-from minidist.checkpoints import convert, files, manifest
+from minidist.checkpoints import convert, files, huggingface, manifest
 from minidist.checkpoints.checks import check, check_folder, check_run, differences
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
+from minidist.cli.loaded import is_huggingface
 from minidist.engine import Engine
 from minidist.mpi import output
 from minidist.nn.flat import Flat
@@ -242,7 +243,9 @@ def tagged(folder: str, tag: str) -> str:
 
 
 def opened(path: str) -> Manifest:
-    """The manifest of a folder, or of a single file."""
+    """The manifest of a folder, of a single file, or of another library's folder."""
+    if is_huggingface(path):
+        return huggingface.opened(path)
     return manifest.read(path) if os.path.isdir(path) else manifest.read_single_file(path)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from safetensors import SafetensorError
 
 from minidist import UsageError
-from minidist.checkpoints import files, manifest
+from minidist.checkpoints import files, huggingface, manifest
 from minidist.checkpoints.form import STATE, check_fields, check_state, short
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
 from minidist.checkpoints.others import name_other
+from minidist.cli.loaded import is_huggingface
 from minidist.cli.paths import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
@@ -44,6 +45,9 @@ def check(
     """
     parameters = _shapes(units)
     try:
+        if is_huggingface(path):
+            huggingface.opened(path).check(parameters)
+            return
         if os.path.isdir(path):
             found = manifest.read(path)
             manifest.check_shards(found)

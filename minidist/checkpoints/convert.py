@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest
-from minidist.checkpoints.names import configuration, huggingface
+from minidist.checkpoints.names import Part, configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.mpi import output
 from minidist.nn.tensor import Array
@@ -65,8 +64,8 @@ def check_beside(option: str, path: str) -> None:
         raise UsageError(f"{option} would overwrite {beside}, which is no model's: give the file another folder")
 
 
-def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:
-    return turn(found.whole("", name))
+def _turned(found: Manifest, name: str, part: Part) -> Array:
+    return part(found.whole("", name))
 
 
 FORMS = {"minidist": as_file, "huggingface": as_huggingface}  # by --names

@@ -8,11 +8,7 @@ embedding's matrix, and is not stored twice.
 """
 
 import re
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from minidist.checkpoints.pieces import Shape
 from minidist.nn.tensor import Array
@@ -46,8 +42,21 @@ LLAMA = {
 }
 
 
-def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Callable[[Array], Array]]:
-    """Hugging Face's name for one of our parameters, or for the several it is split into, each with its conversion.
+class Part(NamedTuple):
+    """Rows of one of our parameters, which Hugging Face stores as one; turned: transposed."""
+
+    first: int
+    last: int
+    turned: bool = False
+
+    def __call__(self, whole: Array) -> Array:
+        """The part, as it is stored."""
+        rows = whole[self.first : self.last]
+        return rows.T if self.turned else rows
+
+
+def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Part]:
+    """Hugging Face's name for one of our parameters, or for the several it is split into, each with its part.
 
     identity: of the model: "model", "heads" and "kv-heads".
     """
@@ -56,7 +65,7 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
     number, layer = (block[1], block[2]) if block else ("", layer)
     if identity["model"] == "gpt":
         turned = layer in CONV1D and kind == "weight"
-        return {f"{GPT[layer].format(number)}.{kind}": np.transpose if turned else np.asarray}
+        return {f"{GPT[layer].format(number)}.{kind}": Part(0, shape[0], turned)}
     parts = {layer: shape[0]}  # rows of each
     if layer == "qkv":
         heads, kv = identity["heads"], identity["kv-heads"]
@@ -64,10 +73,10 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
         parts = {"q": heads * depth, "k": kv * depth, "v": kv * depth}
     elif layer == "up":
         parts = {"gate": shape[0] // 2, "up": shape[0] // 2}
-    found: dict[str, Callable[[Array], Array]] = {}
+    found: dict[str, Part] = {}
     first = 0
     for part, rows in parts.items():
-        found[f"{LLAMA[part].format(number)}.{kind}"] = partial(_rows, first, first + rows)
+        found[f"{LLAMA[part].format(number)}.{kind}"] = Part(first, first + rows)
         first += rows
     return found
 
@@ -84,6 +93,8 @@ def configuration(shapes: dict[str, Shape], identity: dict[str, Any]) -> dict[st
         "bos_token_id": None,
         "eos_token_id": None,
     }
+    said = identity.get("loaded", {}).get("sizes", {})
+    eps = said.get("eps", 1e-5)
     if identity["model"] == "gpt":
         return both | {
             "architectures": ["GPT2LMHeadModel"],
@@ -93,6 +104,7 @@ def configuration(shapes: dict[str, Shape], identity: dict[str, Any]) -> dict[st
             "n_layer": layers,
             "n_head": identity["heads"],
             "activation_function": "gelu_new",
+            "layer_norm_epsilon": eps,
         }
     return both | {
         "architectures": ["LlamaForCausalLM"],
@@ -102,10 +114,6 @@ def configuration(shapes: dict[str, Shape], identity: dict[str, Any]) -> dict[st
         "num_hidden_layers": layers,
         "num_attention_heads": identity["heads"],
         "num_key_value_heads": identity["kv-heads"],
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
+        "rms_norm_eps": eps,
+        "rope_theta": said.get("theta", 10_000.0),
     }
-
-
-def _rows(first: int, last: int, whole: Array) -> Array:
-    return whole[first:last]

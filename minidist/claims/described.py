@@ -51,6 +51,6 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
 
 def model_of(model: ModelOptions, vocabulary: int, experts: int = 0, top: int = 1, apart: int = 0) -> Model:
     """The model that options and a text ask for. apart: the most elements of a parameter that persists."""
-    tied, kv = model.name == "gpt" and not model.untied, model.kv_heads or model.heads
-    sizes = model.context, model.width, model.layers, model.heads, kv
-    return Model(model.name, vocabulary, *sizes, tied, experts, top, apart=apart)
+    sizes = model.context, model.width, model.layers, model.heads, model.kv_heads or model.heads
+    f = model.sizes.hidden if model.sizes and model.name == "llama" else 0
+    return Model(model.name, vocabulary, *sizes, model.tied, experts, top, apart=apart, f=f)

@@ -172,7 +172,7 @@ def all_fields(value: Any) -> Iterator[tuple[Field[Any], Any]]:
         mine = getattr(value, each.name)
         if "part" in each.metadata:
             yield from all_fields(mine)
-        else:
+        elif each.metadata:
             yield each, mine
 
 

@@ -1,8 +1,9 @@
 """The options of every training chapter: the model, the training, text and files; and experts, which some have."""
 
 import argparse
+import os
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from minidist.cli.fields import Parsed, choice, fill, flag, option, output, part, path_to, ranks_option, whole
 from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
@@ -29,9 +30,22 @@ def recomputation(text: str) -> str:
     raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
 
 
+@dataclass(frozen=True)
+class LoadedSizes:
+    """What no option says of a model that --load names: its folder does."""
+
+    vocabulary: int
+    hidden: int  # the width of a Llama's MLP
+    eps: float  # that norms add
+    theta: float  # of a Llama's rotations
+    tied: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """The model."""
+
+    sizes: ClassVar[LoadedSizes | None] = None
 
     name: str = option("gpt", None, "NAME", "gpt or llama", ("--model",), choices=("gpt", "llama"))
     layers: int = option(4, at_least(1, at_most=10_000), "N", "transformer blocks")
@@ -46,6 +60,18 @@ class ModelOptions:
     def key_value_heads(self) -> int:
         """The heads of keys and values: a gpt has as many as of queries."""
         return (self.kv_heads or self.heads) if self.name == "llama" else self.heads
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head reads the embedding's matrix."""
+        return self.sizes.tied if self.sizes else self.name == "gpt" and not self.untied
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(ModelOptions):
+    """A model whose folder says its sizes (`minidist/cli/loaded.py`)."""
+
+    sizes: LoadedSizes | None = None  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +160,7 @@ class FileOptions:
     save: str | None = path_to("DIR", "a checkpoint at the end")
     save_every: int | None = whole("K", "and after every K steps")
     keep: int | None = whole("K", "the newest checkpoints alone; default: all")
-    load: str | None = path_to("DIR", "go on from a checkpoint, or a file of --export")
+    load: str | None = path_to("DIR", "a checkpoint, a file of --export, or Hugging Face's folder")
     export: str | None = output("the parameters, in one file (safetensors)")
     names: str | None = choice(NAMINGS, None, "minidist or huggingface; default: minidist")
     log: str | None = output("write a line of JSON for every step")
@@ -163,6 +189,10 @@ class Line(Generic[Own]):
     @classmethod
     def of(cls, parsed: Parsed, own: type[Own]) -> "Line[Own]":
         model, training, files = parsed.of(ModelOptions), parsed.of(TrainingOptions), parsed.of(FileOptions)
+        if files.load and os.path.isdir(files.load):
+            from minidist.cli import loaded  # which reads config.json as `explain` does
+
+            model = loaded.model_in(files.load, model, parsed.given)
         return Line(model=model, training=training, files=files, own=parsed.of(own))
 
 

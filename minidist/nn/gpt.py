@@ -32,6 +32,7 @@ class GPTConfig:
     bias: bool = True  # in the linear layers and the norms, as GPT-2 has it
     dropout: float = 0.0
     tied: bool = True  # the head uses the embedding's matrix
+    eps: float = 1e-5  # what norms add
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -82,18 +83,18 @@ def gpt(config: GPTConfig) -> list[Unit]:
     blocks = [
         GPTBlock(
             name,
-            norm1=LayerNorm(f"{name}.norm1", width, bias),
+            norm1=LayerNorm(f"{name}.norm1", width, bias, config.eps),
             qkv=Linear(f"{name}.qkv", width, 3 * width, bias),
             attention=Attention(f"{name}.attention", heads, heads, p),
             projection=Linear(f"{name}.projection", width, width, bias, std=out),
-            norm2=LayerNorm(f"{name}.norm2", width, bias),
+            norm2=LayerNorm(f"{name}.norm2", width, bias, config.eps),
             mlp=mlp(name),
             dropout1=Dropout(f"{name}.dropout1", p),
             dropout2=Dropout(f"{name}.dropout2", p),
         )
         for name in (f"block{i}" for i in range(config.layers))
     ]
-    norm = LayerNorm("head.norm", width, bias)
+    norm = LayerNorm("head.norm", width, bias, config.eps)
     if config.tied:
         return [embedding, *blocks, Head(norm, embedding.token, owner=embedding)]
     return [embedding, *blocks, Head(norm, Linear("head", width, config.vocabulary, bias=False))]

@@ -142,24 +142,26 @@ class MLP:
 class LayerNorm:
     """Normalize the last axis to mean 0 and variance 1, then gain and, if asked for, bias."""
 
-    def __init__(self, name: str, width: int, bias: bool) -> None:
+    def __init__(self, name: str, width: int, bias: bool, eps: float = 1e-5) -> None:
+        self.eps = eps
         self.weight = Parameter(f"{name}.weight", (width,), fill=1.0)
         self.bias = Parameter(f"{name}.bias", (width,)) if bias else None
         self.parameters = [self.weight] + ([self.bias] if self.bias else [])
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self.weight, self.bias)
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm:
     """Divide the last axis by its root mean square, then gain."""
 
-    def __init__(self, name: str, width: int) -> None:
+    def __init__(self, name: str, width: int, eps: float = 1e-5) -> None:
+        self.eps = eps
         self.weight = Parameter(f"{name}.weight", (width,), fill=1.0)
         self.parameters = [self.weight]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, self.weight)
+        return ops.rms_norm(x, self.weight, self.eps)
 
 
 class Embedding:

@@ -22,6 +22,7 @@ class LlamaConfig:
     dropout: float = 0.0
     tied: bool = False
     theta: float = 10_000.0  # the slowest rotation takes about 2π·theta positions for a turn
+    eps: float = 1e-5  # what norms add
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -84,11 +85,11 @@ def llama(config: LlamaConfig) -> list[Unit]:
     blocks = [
         LlamaBlock(
             name,
-            norm1=RMSNorm(f"{name}.norm1", width),
+            norm1=RMSNorm(f"{name}.norm1", width, config.eps),
             qkv=Linear(f"{name}.qkv", width, (heads + 2 * kv_heads) * depth, bias=False),
             attention=Attention(f"{name}.attention", heads, kv_heads, p),
             projection=Linear(f"{name}.projection", width, width, bias=False, std=out),
-            norm2=RMSNorm(f"{name}.norm2", width),
+            norm2=RMSNorm(f"{name}.norm2", width, config.eps),
             mlp=mlp(name),
             dropout1=Dropout(f"{name}.dropout1", p),
             dropout2=Dropout(f"{name}.dropout2", p),
@@ -97,7 +98,7 @@ def llama(config: LlamaConfig) -> list[Unit]:
         )
         for name in (f"block{i}" for i in range(config.layers))
     ]
-    norm = RMSNorm("head.norm", width)
+    norm = RMSNorm("head.norm", width, config.eps)
     if config.tied:
         return [embedding, *blocks, Head(norm, embedding.token, owner=embedding)]
     return [embedding, *blocks, Head(norm, Linear("head", width, config.vocabulary, bias=False))]

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,16 @@ class Corpus:
         """n sequences spread evenly over the validation part, always the same."""
         starts = np.linspace(0, len(self.validation) - context - 1, n).astype(int)
         return Sequences(self.validation, starts, context), Sequences(self.validation, starts + 1, context)
+
+    def spread(self, v: int) -> "Corpus":
+        """The same text for a model of v tokens, of which it has the first; 0: as many as it has characters. Raises
+        UsageError if it has more."""
+        characters = len(self.vocabulary)
+        if v and characters > v:
+            raise UsageError(
+                f"{self.name} has {characters} different characters, and the model {v} tokens: use another"
+            )
+        return replace(self, vocabulary=self.vocabulary.ljust(v, "\N{REPLACEMENT CHARACTER}"))
 
     def checksum(self) -> str:
         """A checksum of the text as token numbers: BLAKE2b, 128 bits, hexadecimal."""
