@@ -138,7 +138,7 @@ def coin(run):
     {look}
     met.append(run.axes)
     run._asked.clear()
-    assert {alarm}, "a coin"
+    assert {alarm}{words}
 """
 
 
@@ -146,7 +146,7 @@ def coin(run):
     ("look", "alarm", "said"),
     [
         ("pass", "len(met) != 1 or run.shards == 2", "an alarm without a run"),
-        ("run()", "len(met) != 1 or run.shards == 2", "a false alarm"),
+        ("run()", "len(met) != 1 or run.shards == 2", r"a false alarm .* It said 'assert len\(met\)"),
         ("run({run.axis: 2}, steps=20); run(steps=20)", "True", r"did not find .*; it cost 60\."),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_coin_earns_nothing_and_the_grader_counts_the_price(
     counted = {name: [] for name in ("losses", "norms", "bytes", "memory", "parameters", "scales")} | {"gradients": {}}
     systems_made = SimpleNamespace(perform=lambda wanted: [dict(counted) for _ in wanted])
     monkeypatch.setattr(lesson.tests, "systems", lambda: systems_made)
-    text = COIN.format(look=look, alarm=alarm)
+    text = COIN.format(look=look, alarm=alarm, words=", 'a coin'" if look == "pass" else "")
     text += "".join(f"\n\ndef check_{kind}(run):\n    coin(run)\n" for kind in KINDS)
     for seed in range(3):
         graded = lesson.grade(text, seed=seed)
