@@ -7,7 +7,8 @@ message passes through here and is counted. A part earns its points or not; none
 costs one part:
 
 - A result counts as right up to a factor; one part asks for the factor.
-- Parts on other sizes, on other numbers of ranks and on `out` ask for results as right as those of the plain case.
+- Parts on other sizes, on other numbers of ranks and on `out` ask for results as right as those of the plain case, and
+  so do the parts on steps and on memory. Sizes are drawn, up to 40,000: what holds for 12 elements holds for them.
 - No part is earned without messages. The result needs all bytes that the task cannot do without, the others half, and
   a wrong result is made of what arrives.
 - The result needs ranks that share the work. If all goes through one rank, there is no ring to give points for.
@@ -47,6 +48,7 @@ HELD = 3  # chunks that all_reduce may hold besides x and its result
 IN_TRANSIT = 2  # chunks that the wire holds: one on its way out, one on its way in
 SLACK = 1 << 14  # bytes of Python objects
 BUSIEST = 1.5  # times the average of all ranks: what a rank may send, or receive, at most
+LARGEST = 40_000  # elements
 OTHERS = [(4, 13), (4, 7), (4, 3), (4, 1), (4, 0), (3, 12), (3, 7), (2, 5), (1, 5), (1, 0)]  # (N, size); N = 1 last
 
 
@@ -157,10 +159,25 @@ def is_right(case: Case, outcomes: Sequence[Outcome]) -> bool:
 # ---- what parts ask for ----------------------------------------------------------------------------------------------
 
 
+def large(submission: Submission, multiple_of: int = 1, least: int = 1_000, most: int = LARGEST) -> int:
+    """A size that no program knows: small ones are as likely as large ones, and cheaper."""
+    return int(np.exp(submission.random.uniform(*np.log((least, most))))) // multiple_of * multiple_of
+
+
+def check_as_right(plain: Case, before: Sequence[Outcome], other: Case, outcomes: Sequence[Outcome]) -> None:
+    """What is right for few elements is right for many."""
+    if is_right(plain, before):
+        for rank, outcome in enumerate(outcomes):
+            found = outcome.value["returned"]
+            if isinstance(found, np.ndarray) and factor_of(found, wanted(other, rank)) is None:
+                size = plain.arguments["size"]
+                lose(f"{on(other, rank)} {what_is_wrong(other, rank, found)}. Of {size} elements it is right.")
+
+
 def check_result(submission: Submission, function: str, shapes: Sequence[tuple[int, int]]) -> None:
     """The right result, for (N, size) and in two dtypes, to which all ranks contribute."""
     cases = [case(submission, function, *shapes[0], dtype="float32")]
-    cases += [case(submission, function, n, size) for n, size in shapes]
+    cases += [case(submission, function, n, size) for n, size in [*shapes, (4, large(submission, 12))]]
     runs = submission.run("call", cases, [function])
     for each, outcomes in [*zip(cases[1:], runs[1:], strict=True), (cases[0], runs[0])]:
         check_values(each, outcomes)
@@ -169,7 +186,8 @@ def check_result(submission: Submission, function: str, shapes: Sequence[tuple[i
 
 def check_others(submission: Submission, function: str) -> None:
     """Other sizes and numbers of ranks: results as right as those of 12 elements on 4 ranks."""
-    cases = [case(submission, function, n, size) for n, size in [(4, 12), *OTHERS]]
+    shapes = [(4, 12), *OTHERS, (4, large(submission))]
+    cases = [case(submission, function, n, size) for n, size in shapes]
     plain, *runs = submission.run("call", cases, [function])
     check_tried(submission, cases[0], plain)
     check = check_values if is_right(cases[0], plain) else check_shapes
@@ -205,12 +223,14 @@ def check_out(submission: Submission, function: str, shared: str) -> None:
 
 def check_steps(submission: Submission, function: str) -> None:
     """The skeleton's steps: as many messages as it says, of a chunk each, to the right neighbor alone."""
-    wide, narrow = ([case(submission, function, n, 1200, dtype) for n in (4, 2)] for dtype in ("float64", "float32"))
+    size, small = large(submission, 4), case(submission, function, 4, 12)
+    wide, narrow = ([case(submission, function, n, size, dtype) for n in (4, 2)] for dtype in ("float64", "float32"))
     try:
-        runs = submission.attempt("call", [*wide, *narrow], [function])
+        plain, *runs = submission.attempt("call", [small, *wide, *narrow], [function])
     except Lost:  # the part on the result says what is wrong with float32
-        runs = submission.run("call", wide, [function])
+        plain, *runs = submission.run("call", [small, *wide], [function])
     if not is_right(wide[0], runs[0]):
+        check_as_right(small, plain, wide[0], runs[0])
         check_heard(submission, "call", function, wide[0])
     for each, outcomes in zip([*wide, *narrow], runs, strict=False):
         if each.inputs[0].itemsize == 8 or all(outcome.value["dtype"] == "float32" for outcome in outcomes):
@@ -218,7 +238,7 @@ def check_steps(submission: Submission, function: str) -> None:
 
 
 def check_ring(case: Case, outcomes: Sequence[Outcome]) -> None:
-    cost, width = COSTS[case.arguments["function"]](1200, case.n), case.inputs[0].itemsize
+    cost, width = COSTS[case.arguments["function"]](case.arguments["size"], case.n), case.inputs[0].itemsize
     for rank, outcome in enumerate(outcomes):
         right, allowed = (rank + 1) % case.n, cost.sent[rank] * width
         for _, peer, line in outcome.sent:
@@ -286,10 +306,11 @@ test_all_reduce_steps = part(2, "all_reduce: 2(N-1)/N·S from each rank, to the 
 
 @pytest.mark.points(1, "all_reduce: memory for the result and three chunks")
 def test_memory(submission: Submission) -> None:
-    n, size = 8, 40_000
-    each = case(submission, "all_reduce", n, size)
-    measured = Case(n, each.label, each.inputs)
-    [outcomes] = submission.run("call_measured", [measured], ["all_reduce"])
+    n, size = 8, large(submission, 8, 30_000)
+    small, each = (case(submission, "all_reduce", n, of) for of in (16, size))
+    measured = [Case(n, one.label, one.inputs) for one in (small, each)]
+    plain, outcomes = submission.run("call_measured", measured, ["all_reduce"])
+    check_as_right(small, plain, each, outcomes)
     check_tried(submission, each, outcomes)
     limit = 8 * (size + (HELD + IN_TRANSIT) * size // n) + SLACK
     for rank, outcome in enumerate(outcomes):
@@ -299,16 +320,21 @@ def test_memory(submission: Submission) -> None:
                 f" {HELD} chunks are {8 * (size + HELD * size // n):,}. Which array is as large as x, and is not the"
                 " result?"
             )
-    check_confined(submission)
+    check_confined(submission, is_right(small, plain))
 
 
-def check_confined(submission: Submission) -> None:
-    """The same seen from outside: it succeeds on ranks that can take no more memory than it and the wire need."""
+def check_confined(submission: Submission, right: bool) -> None:
+    """The same seen from outside: it succeeds on ranks that can take no more memory than it and the wire need, and if
+    it is right elsewhere, it is right there."""
     n, size = 8, 700_000
-    inputs = [np.full(size, rank, np.float64) for rank in range(n)]
-    large = Case(n, f"{n} ranks, all_reduce of {size:,} float64 with memory for the result and three chunks", inputs)
+    inputs = [submission.random.integers(1, 1000, size).astype(np.float64) for _ in range(n)]
+    each = Case(n, f"{n} ranks, all_reduce of {size:,} float64 with memory for the result and three chunks", inputs)
     memory = 8 * (size + (HELD + IN_TRANSIT + 1) * size // n) + (3 << 20)
-    submission.run("call_confined", [large], ["all_reduce"], memory=memory)
+    [outcomes] = submission.run("call_confined", [each], ["all_reduce"], memory=memory)
+    expected = np.sum(inputs, axis=0)[:: size // 8]
+    for rank, outcome in enumerate(outcomes):
+        if right and (isinstance(outcome.value, str) or factor_of(outcome.value, expected) is None):
+            lose(f"{on(each, rank)} returned something else than the sum. Of few elements it is right.")
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
@@ -328,14 +354,17 @@ def test_factor(submission: Submission) -> None:
 
 @pytest.mark.points(1, "nothing depends on luck: waiting sends, requests, order")
 def test_timing(submission: Submission) -> None:
-    sizes = (12, 40_000) if submission.wire.name == "mpi" else (12,)  # MPI puts small messages aside
+    sizes = (12, 40_000) if submission.wire.name == "mpi" else (large(submission, 4, 12, 400),)  # MPI puts few aside
     cases = {function: [case(submission, function, 4, size) for size in sizes] for function in ASKED}
     check_timing(submission, "call", cases, partial(check_tried, submission))
 
 
 @pytest.mark.points(1, "every message means something")
 def test_meaning(submission: Submission) -> None:
-    check_meaning(submission, "call", {function: case(submission, function, 3, 9) for function in ASKED}, check_shapes)
+    size = large(submission, 3, 9, 300)
+    check_meaning(
+        submission, "call", {function: case(submission, function, 3, size) for function in ASKED}, check_shapes
+    )
 
 
 # ---- the notebook's gaps, which earn no points: check("reduce_scatter_step") runs these ------------------------------

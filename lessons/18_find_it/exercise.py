@@ -2,9 +2,10 @@
 
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
 system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
-does; otherwise it returns. For each kind a grade draws one of several bugs. Each check meets a broken system and
-healthy ones: other seeds, odd batches, states that are divided in a way of their own. For each part that you lose, the
-grade names a call, such as given.drawn('norms', 7), that opens the system in the notebook.
+does; otherwise it returns. Each check meets two broken systems or three, with different bugs of its kind, and as many
+healthy ones and one more: other seeds, odd batches, states that are divided in a way of their own. It must find all of
+these bugs. Each system is in a process of its own, and an alarm without a run counts for nothing. For each part that
+you lose, the grade names a call, such as given.drawn('norms', 7, 1), that opens the system in the notebook.
 
     run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
     run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
@@ -18,7 +19,9 @@ grade names a call, such as given.drawn('norms', 7), that opens the system in th
     has all arguments. The result has losses, gradients, norms, bytes, memory, parameters and scales (see `Result`).
 
 A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
-most 60 in total; of each check, the system counts on which it costs most.
+most 60 in total; of each check, the system counts on which it costs most. A plain set, which compares one rank with two
+and steps as little as it can, costs 56: 3 and 3 for gradients and norms, 7 for sizes, 3 for memory, 24 for precision
+(8 steps on one rank and on two), 16 for a checkpoint.
 """
 
 from minidist.bugs.handle import Handle

@@ -24,12 +24,14 @@ def system(name: str, broken: bool = True, seed: int = 5) -> Handle:
 
 
 def drawn(kind: str, seed: int, number: int = 0) -> Handle:
-    """A handle on a system that a grade with this seed meets in check_<kind>: 0 is the broken one, 1 and 2 are healthy.
-    What a grade says of a lost part names it. Raises ValueError if there is no such system."""
+    """A handle on a system that a grade with this seed meets in check_<kind>: first come the broken ones, 0 and 1, or
+    also 2, then the healthy ones. What a grade says of a lost part names it. Raises ValueError if there is no such
+    system."""
     systems_of_kind = draw(seed).get(kind, ())
     if number not in range(len(systems_of_kind)):
+        last = max(len(systems_of_kind), 5) - 1
         raise ValueError(
-            f"drawn({kind!r}, {seed}, {number}): the kind is one of {', '.join(KINDS)}, the number 0, 1 or 2"
+            f"drawn({kind!r}, {seed}, {number}): the kind is one of {', '.join(KINDS)}, the number from 0 to {last}"
         )
     return handle_of(systems_of_kind[number])
 

@@ -4,6 +4,7 @@ Here is no system: only its facts, and what runs that were asked for before have
 one ends there. The process that grades makes this run, and the check begins anew.
 """
 
+import traceback
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +33,13 @@ def find(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> di
     except Asks as asks:
         return {"asks": asks.args[0]}
     except AssertionError as alarm:
-        return {"alarm": True, "said": str(alarm)[:200], "cost": run.cost}
-    return {"alarm": False, "said": "", "cost": run.cost}
+        return {"alarm": True, "said": str(alarm)[:200] or line_of(alarm)}
+    return {"alarm": False, "said": ""}
+
+
+def line_of(alarm: BaseException) -> str:
+    """The line that alarmed without a word."""
+    return traceback.extract_tb(alarm.__traceback__)[-1].line or ""
 
 
 def gap(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> Any:

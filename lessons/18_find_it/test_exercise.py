@@ -1,9 +1,10 @@
 """The grade of lesson 18: `pytest lessons/18_find_it`, or `make grade` for a table.
 
-Six bugs are drawn by the grade's seed, one of each kind, from a larger set (`minidist/bugs/systems.py`). Each part
-belongs to a check: it must alarm on the broken system, and it must not alarm on healthy ones, so that a false alarm
-costs the bug that was found. Systems run in this process's own copies of the package. Where checks run there are only
-their facts, and what the runs that were asked for have counted.
+Two bugs or three of each kind are drawn by the grade's seed, from a larger set (`minidist/bugs/systems.py`). Each part
+belongs to a check: it must alarm on the broken systems, and it must not alarm on healthy ones, so that a false alarm
+costs the bugs that were found. An alarm without a run is none. Systems run in this process's own copies of the package.
+A check meets each system in a process of its own, where there are only its facts, and what the runs that were asked for
+have counted. What they cost is counted here.
 """
 
 import math
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist import Stopped
-from minidist.bugs.handle import Handle, why_not
+from minidist.bugs.handle import DEAREST, MOST, Handle, why_not
 from minidist.bugs.systems import System, Systems, draw
 from minidist.classroom.grading.checks import gaps, is_right
 from minidist.classroom.grading.parts import part
@@ -39,12 +40,12 @@ def systems() -> Systems:
 
 
 def systems_of(submission: Submission, kind: str) -> tuple[System, ...]:
-    """The broken one, its healthy twin, and one with hybrid sharding."""
+    """The broken ones, their healthy twins, and one with hybrid sharding."""
     return draw(submission.seed)[kind]
 
 
 def find(submission: Submission, kind: str) -> list[dict[str, Any]]:
-    """What the check says of each system, the broken one first."""
+    """What the check says of each system."""
     of_submission = found_before.setdefault(submission, {})
     if kind not in of_submission:
         of_submission[kind] = ask(submission, f"check_{kind}", systems_of(submission, kind))
@@ -52,33 +53,48 @@ def find(submission: Submission, kind: str) -> list[dict[str, Any]]:
 
 
 def ask(submission: Submission, function: str, of: Sequence[System]) -> list[dict[str, Any]]:
-    """Let the check run until it asks for no more."""
-    order = [int(i) for i in submission.random.permutation(len(of))]  # the broken one has no place of its own
-    known: dict[int, list[Any]] = {i: [] for i in order}
+    """Let the check run until it asks for no more, on each system in a process of its own."""
+    known: dict[int, list[Any]] = {i: [] for i in range(len(of))}
     said: dict[int, dict[str, Any]] = {}
     for _ in range(ROUNDS):
-        waiting = [i for i in order if i not in said]
-        cases = [
-            Case(1, f"a system with the axes {of[i].facts['axes']}", [[of[i].facts, known[i]]], {"function": function})
-            for i in waiting
-        ]
-        asked = []
-        for i, [outcome] in zip(waiting, submission.run("find", cases, [function]), strict=True):
+        asked: list[tuple[int, dict[str, Any]]] = []
+        for i in [i for i in known if i not in said]:
+            label, mine = f"a system with the axes {of[i].facts['axes']}", [of[i].facts, known[i]]
+            [[outcome]] = submission.run("find", [Case(1, label, [mine], {"function": function})], [function])
             if isinstance(outcome.value, dict) and "asks" in outcome.value:
                 asked.append((i, outcome.value["asks"]))
+                known[i].append([outcome.value["asks"], None])
+                check_asked(of[i], [request for request, _ in known[i]])
             else:
-                said[i] = outcome.value
+                price = cost([request for request, _ in known[i]])
+                said[i] = {**outcome.value, "cost": price}
         if not asked:
-            return [said[i] for i in range(len(of))]
+            return [said[i] for i in known]
         for (i, request), counted in zip(asked, performed([(of[i], request) for i, request in asked]), strict=True):
-            known[i].append([request, counted])
+            known[i][-1] = [request, counted]
     lose(f"{function} asks for ever new runs: after {ROUNDS} it has said nothing. A check must do the same every time.")
 
 
+def cost(requests: Sequence[Mapping[str, Any]]) -> int:
+    """Ranks x steps of different runs."""
+    return sum(
+        next(iter(one["layout"].values())) * one["steps"] for one in {repr(one): one for one in requests}.values()
+    )
+
+
+def check_asked(system: System, requests: Sequence[Any]) -> None:
+    """That the runs are such as a handle asks for."""
+    try:
+        numbers = [*requests[-1]["layout"].values(), *(requests[-1][name] for name in MOST)]
+        is_one = {type(number) for number in numbers} == {int} and not why_not(Handle(system.facts, dict), requests[-1])
+        is_one = is_one and [*requests[-1]["layout"]] == [*system.facts["axes"]] and cost(requests) <= DEAREST
+    except (KeyError, TypeError, AttributeError):
+        is_one = False
+    if not is_one:
+        lose("The check asks for a run past its handle.")
+
+
 def performed(wanted: Sequence[tuple[System, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    for system, asked in wanted:
-        if why_not(Handle(system.facts, dict), asked):
-            lose("The check asks for a run past its handle.")
     try:
         return systems().perform(wanted)
     except (Stopped, OSError) as error:
@@ -86,21 +102,26 @@ def performed(wanted: Sequence[tuple[System, Mapping[str, Any]]]) -> list[dict[s
 
 
 def check_finds(submission: Submission, kind: str) -> None:
-    """That it alarms on the broken system alone."""
-    broken, *healthy = systems_of(submission, kind)
-    of_broken, *of_healthy = find(submission, kind)
+    """That it alarms on the broken systems alone."""
+    verdicts = [*enumerate(zip(systems_of(submission, kind), find(submission, kind), strict=True))]
     where, call = f"(set {submission.seed}, drawn by the seed)", f"given.drawn({kind!r}, {submission.seed}"
-    for number, (system, verdict) in enumerate(zip(healthy, of_healthy, strict=True), start=1):
-        if verdict["alarm"]:
+    for number, (system, verdict) in verdicts:
+        if verdict["alarm"] and not verdict["cost"]:
+            lose(
+                f"check_{kind}: an alarm without a run {where}, which says nothing about {words(system)}. It said"
+                f" {verdict['said'] or 'nothing'!r}."
+            )
+        if verdict["alarm"] and not system.broken:
             lose(
                 f"check_{kind}: a false alarm {where}, on {words(system)}. It said {verdict['said'] or 'nothing'!r}."
                 f" In the notebook, run = {call}, {number}) is this healthy system."
             )
-    if not of_broken["alarm"]:
-        lose(
-            f"check_{kind}: it did not find the bug {where} of {words(broken)}; it cost {of_broken['cost']}."
-            f" In the notebook, run = {call}) is this broken system."
-        )
+    for number, (system, verdict) in verdicts:
+        if system.broken and not verdict["alarm"]:
+            lose(
+                f"check_{kind}: it did not find the bug {where} of {words(system)}; it cost {verdict['cost']}."
+                f" In the notebook, run = {call}, {number}) is this broken system."
+            )
 
 
 def words(system: System) -> str:
@@ -121,7 +142,7 @@ test_checkpoint = part(3, "check_checkpoint: wrong after a resume", check_finds,
 
 @pytest.mark.points(2, f"all checks together cost no more than {BUDGET}")
 def test_budget(submission: Submission) -> None:
-    """Of each check the dearest system counts. A check that finds nothing is cheap, so most must find their bug."""
+    """Of each check the dearest system counts. A check that finds nothing is cheap, so most must find their bugs."""
     costs = {kind: max(verdict["cost"] for verdict in find(submission, kind)) for kind in KINDS}
     right = sum(is_right(check_finds, submission, kind) for kind in KINDS)
     if right < len(KINDS) / 2:

@@ -15,7 +15,7 @@ from typing import Any
 from minidist import UsageError, how_to_enter_clone, how_to_install
 from minidist.classroom.course import gradebook as course
 from minidist.classroom.course.release import release
-from minidist.classroom.grading import reports
+from minidist.classroom.grading import copies, reports
 from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.cli.fields import choice, operand, option, output, part, read, whole
 from minidist.cli.options import Parser, in_one_process, pathlib_path, within
@@ -134,6 +134,8 @@ def main(arguments: list[str]) -> int:
         from minidist.launch.launcher import find_mpiexec  # imports NumPy, which only the process that grades needs
 
         find_mpiexec()  # raises now if there is none
+    if said := copies.warning():
+        print(f"minidist: {said}", file=sys.stderr)
     if isinstance(options, GradeOptions):
         return grade_lessons(options, lessons)
     outputs = course.Outputs(options.csv, options.feedback)

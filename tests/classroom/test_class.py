@@ -292,7 +292,9 @@ def test_a_name_of_many_digits_is_read_once():
         ("ADA  LOVELACE", "Ada Lovelace"),
         ("Ada_Lovelace_exercise", "Ada Lovelace"),
         ("HW1_noyce_attempt_2026-01-02-03-04-05_exercise", "Bob Noyce"),
-        ("x_1815_70000_exercise", "Ada Lovelace"),
+        ("x_1815_70000_exercise", ""),  # a number of Canvas's
+        ("noycebob_LATE_1815_70000_exercise-2", "Bob Noyce"),  # as Canvas writes it
+        ("Bob Noyce_1815_assignsubmission_file_", "Bob Noyce"),  # Moodle's number of this hand-in
         ("Cem O\u0308zgu\u0308r_3_assignsubmission_file_", "Cem Özgür"),  # as macOS writes it
         ("Ada Smith", ""),  # somebody else
         ("A", ""),  # a section is nobody's name
@@ -302,6 +304,32 @@ def test_a_name_of_many_digits_is_read_once():
 def test_a_student_s_name_in_the_roster(tmp_path, part, student):
     (tmp_path / "roster.csv").write_text(ROSTER)
     assert roster.read(tmp_path / "roster.csv").whose(part) == student
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "name", "number"),
+    [
+        ("student,id", "Ada,1815", "x_1815_70000_exercise.py", ""),  # a number of another kind
+        ("student,Canvas ID", "Ada,1815", "x_1815_70000_exercise.py", "Ada"),
+        ("Student,ID,SIS User ID", "Ada,1815,9", "x_LATE_1815_9_exercise.py", "Ada"),
+        ("Student,ID,SIS User ID", "Ada,1815,9", "x_9_1815_exercise.py", ""),
+        ("student,Identifier", "Ada,Participant 1815", "x_1815_assignsubmission_file_/exercise.py", "Ada"),
+        ("student,Canvas ID", "Ada,1815", "x_1815_assignsubmission_file_/exercise.py", ""),  # Moodle's
+        ("student,Canvas ID", "Ada,1815", "bob_1815_70000_exercise.py", "bob"),  # a name before any number
+    ],
+)
+def test_a_number_counts_where_the_roster_has_that_system_s_and_no_name_says_whose_it_is(
+    lessons, header, row, name, number
+):
+    lay(lessons, {"roster.csv": f"{header}\n{row}\nbob,,\n"[: None if header.count(",") > 1 else -2] + "\n"})
+    lay(lessons / "all", {name: RIGHT})
+    known = roster.read(lessons / "roster.csv")
+    files = handed_in.look(lessons / "all", lessons)
+    [(owner, [file])] = [(who, of) for who, of in roster.by_student(files, known, []).items() if of]
+    assert owner == (number or "x")
+    assert roster.by_number_alone(file, known) == (number == "Ada")
+    result = course.Class({owner: [file]}, lessons_in(lessons / "lessons"), known, course.Outputs(None, None))
+    assert any("by its number alone" in said for said in result.problems(owner)) == (number == "Ada")
 
 
 @pytest.mark.parametrize(

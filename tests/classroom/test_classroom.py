@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from xml.etree import ElementTree
 
 import hypothesis.strategies as st
@@ -19,9 +20,9 @@ from hypothesis import given
 from classroom.tiny import HALF, HIDDEN, RIGHT, ROOT, classroom, make_lessons
 from minidist import UsageError, ring
 from minidist.classroom.__main__ import main
-from minidist.classroom.grading import meaning, ranks, training
+from minidist.classroom.grading import meaning, ranks, reports, training
 from minidist.classroom.grading.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
-from minidist.classroom.grading.grade import grade
+from minidist.classroom.grading.grade import Grade, Part, grade
 from minidist.classroom.grading.submission import Case, Lost, Outcome
 
 # ---- what is said of a wrong array -----------------------------------------------------------------------------------
@@ -333,3 +334,30 @@ def test_help(lessons):
         run = classroom(lessons, *arguments)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.startswith("usage: python -m minidist.classroom")
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_each_lost_part_has_its_own_message_unless_it_is_the_same_slip() -> None:
+    """Parts stand together if their messages differ in ranks and sizes alone, or name the same line and end alike."""
+    alone = [
+        "On 2 experts: gates's dy is wrong: [0, 1] is -0.739, and 0.402 is wanted.",
+        "On 2 experts: combine's dy is wrong: [1, 2] is -0.25, and 0.11 is wanted.",
+        "On 4 ranks, all_gather of 12 float64: rank 1 returned None, not an array of numbers.",
+    ]
+    together = [
+        *(
+            "On 4 ranks, reduce_scatter of 12 float64: rank 0 lost chunk 1",
+            "On 3 ranks, reduce_scatter of 7 float64: rank 2 lost chunk 0",
+        ),
+        *(
+            "On a, rank 0 failed:\n  File x.py, line 3, in f\nKeyError: 1",
+            "On b, rank 1 failed:\n  File x.py, line 3, in f\nKeyError: 2",
+        ),
+    ]
+    parts = [Part(f"{n}", f"part {n}", 1, 0, said) for n, said in enumerate([*alone, *together])]
+    shown = reports.table(Grade("lesson", Path("exercise.py"), parts))
+    assert re.findall(r"^✗ ([\d, ]+)$", shown, re.MULTILINE) == ["1", "2", "3", "4, 5", "6, 7"]
+    for said in alone:
+        assert " ".join(said.split()) in " ".join(shown.split())

@@ -104,4 +104,15 @@ def test_a_disguise_is_seen_through(number: str) -> None:
 def test_code_that_is_not_in_the_text_is_named() -> None:
     assert find_hidden_code(ast.parse("import zlib\n\nexec(zlib.decompress(b''))")) == "line 3 (exec)"
     assert find_hidden_code(ast.parse("import builtins as b\nb.eval('1')")) == "line 2 (eval)"
+    for way in (
+        "import importlib.util as u\n\nu.spec_from_file_location('x', 'ring.py').loader.exec_module(m)",
+        "\n\nspec.loader.exec_module(m)",
+        "\n\nfrom importlib import import_module as i",
+        "import importlib as i\n\ngetattr(i, 'import_module')('minidist.' + 'ring')",
+        "\n\nimport zipimport",
+        "\n\nfrom importlib.machinery import SourcelessFileLoader as S",
+        "\n\n__import__('minidist.ring')",
+        "\n\nfrom runpy import run_path",
+    ):
+        assert re.match(r"line 3 \(\w+\)", find_hidden_code(ast.parse(way))), way
     assert not find_hidden_code(ast.parse("import re\nP = re.compile('x')\nexecute = 1\nself.evaluate()"))

@@ -4,10 +4,13 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
+import venv
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,6 +122,50 @@ def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Pa
     if name == "chapter_in_a_string":
         assert [note for note in graded.notes if "statements of the chapter's reduce_scatter" in note]
         assert [note for note in graded.notes if "runs code that is not in the text" in note]
+
+
+LOADS_A_COPY = """
+import glob
+import importlib.util
+
+for file in sorted(glob.glob(SITE + "/**/*ring.py", recursive=True)):
+    spec = importlib.util.spec_from_file_location("r", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    space = vars(module)
+"""
+
+
+def test_a_second_copy_of_the_chapter_is_out_of_sight_and_said(tmp_path: Path) -> None:
+    """As a package that is installed, in a clone that grades: loaded by its path, from a folder, an egg or a wheel."""
+    environment, lesson = tmp_path / "env", ROOT / "lessons" / "04_ring_all_reduce"
+    venv.create(environment, symlinks=True)
+    site = next(environment.glob("lib/python*/site-packages"))
+    for copy in (site / "minidist", site / "minidist-0.2.0-py3.egg" / "minidist"):
+        copy.mkdir(parents=True)
+        for name in ("__init__.py", "ring.py"):
+            shutil.copy(ROOT / "minidist" / name, copy)
+    with zipfile.ZipFile(site / "minidist-0.2.0-py3-none-any.whl", "w") as wheel:
+        wheel.write(ROOT / "minidist" / "ring.py", "minidist/ring.py")
+    (site / "libraries.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    (tmp_path / "looks.py").write_text(LOADS_A_COPY.replace("SITE", repr(str(site))) + WRAPPED)
+    wheels = f"import sys\nfor file in sorted(glob.glob({str(site)!r} + '/*.whl')):\n    sys.path.insert(0, file)\n"
+    imports = "import minidist\nminidist.__path__ = sys.path\nfrom minidist.ring import reduce_scatter\n"
+    (tmp_path / "zips.py").write_text("import glob\n" + wheels + imports)
+    for program in ("looks.py", "zips.py"):
+        command = [environment / "bin" / "python", "-m", "minidist.classroom", "grade", lesson, "--seed", "7"]
+        run = subprocess.run(
+            [*command, "--submission", tmp_path / program],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        if "no namespaces" in run.stdout:
+            pytest.skip("programs can read all files here")
+        assert "\n0 of 20 points\n" in run.stdout, run.stdout + run.stderr
+        assert "there is another copy of minidist" in run.stderr
+        assert str(site / "minidist") in run.stderr
+        assert re.search(r"looks.py, line \d \(\w+\): this runs code|^(?!.*looks)", run.stdout, re.DOTALL)
 
 
 @pytest.mark.parametrize("looks", [0, 1])

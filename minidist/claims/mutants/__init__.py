@@ -168,13 +168,23 @@ def changed_copy(patches: Iterable[tuple[str, Patch]]) -> Iterator[str]:
     Raises UsageError if one cannot be made."""
     with temporary_folder() as folder:
         copy = folder / "minidist"
-        shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
+        shutil.copytree(PACKAGE, copy, copy_function=link)  # with compiled files, whose timestamps are still valid
         for name, patch in patches:
             file = copy / name
-            file.write_text(patch.apply(read_text(file), name), encoding="utf-8")
+            text = patch.apply(read_text(file), name)
+            file.unlink()  # which leaves the package's own file as it is
+            file.write_text(text, encoding="utf-8")
             for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
                 compiled.unlink()
         yield str(folder)
+
+
+def link(source: str, copy: str) -> None:
+    """Make a hard link, which takes a tenth of the time of a copy; on another disk, copy."""
+    try:
+        os.link(source, copy)
+    except OSError:
+        shutil.copy2(source, copy)
 
 
 def python_in(folder: str) -> dict[str, str]:

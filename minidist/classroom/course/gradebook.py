@@ -211,6 +211,8 @@ class Class:
         """What to report about a student in addition to points."""
         exercises, problems = self.sorted[student]
         said = [] if not self.known or student in self.known.rows else ["not in the roster"]
+        numbered = [name for name, each in exercises.items() if roster.by_number_alone(each, self.known)]
+        said += [f"{name} is this student's by its number alone: {exercises[name].shown}" for name in numbered]
         absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
         said += problems + ([f"no {name}" for name in absent] if exercises else [])
         said += [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]

@@ -14,8 +14,10 @@ from pathlib import Path, PurePath
 from minidist import UsageError
 from minidist.classroom.course.handed_in import EXERCISE, Found, bare, is_program, plain
 
-# What Moodle and Canvas append to a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
-LMS = re.compile(r"(?:_\d+_assignsubmission|(?:_LATE)?_\d+_\d+).*")
+# What Moodle and Canvas append to a name: _123_assignsubmission_file_, _LATE_123_456_exercise. The first number is the
+# participant's, in a Moodle course, or the user's, in Canvas. A student of the roster may have the same one elsewhere.
+LMS = re.compile(r"(?:_(\d+)_(assignsubmission)|(?:_LATE)?_(\d+)_\d+).*")
+CANVAS = ("canvas id", "canvas user id", "id")  # the last one only in a file of Canvas's own
 
 
 class Roster:
@@ -25,19 +27,44 @@ class Roster:
         self.header = list(header)
         self.rows = {row[0]: list(row) for row in rows}
         names = {
-            student: {plain(name) for cell in row for name in (cell, cell.partition("@")[0])}
+            student: {spelled for cell in row for name in (cell, cell.partition("@")[0]) for spelled in spellings(name)}
             for student, row in self.rows.items()
         }
         shared = Counter(name for of in names.values() for name in of)  # a section is no name
         self.named = {name: student for student, of in names.items() for name in of if name and shared[name] == 1}
+        ids = self.columns(CANVAS if "sis user id" in map(plain, header) else CANVAS[:-1])
+        self.numbers = {
+            "": {plain(row[column]): student for student, row in self.rows.items() for column in ids},
+            "assignsubmission": {
+                plain(row[column]).removeprefix("participant "): student
+                for student, row in self.rows.items()
+                for column in self.columns(["identifier"])
+            },
+        }
+
+    def columns(self, titles: Sequence[str]) -> list[int]:
+        return [column for column, title in enumerate(self.header) if plain(title) in titles]
 
     def whose(self, part: str) -> str:
         """The student whose name is this folder's or file's, or is in it as one or more words between underscores; ""
-        if no student fits, or more than one."""
-        words = [plain(word) for word in bare(part).split("_")]
+        if no student fits, or more than one. Numbers that a system has appended are no names."""
+        appended = LMS.search(bare(part))
+        words = [plain(word) for word in bare(part).split("_") if not (appended and word.isdigit())]
         runs = {" ".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
         students = {self.named[run] for run in {plain(part), *runs} & self.named.keys()}
         return students.pop() if len(students) == 1 else ""
+
+    def by_number(self, part: str) -> str:
+        """The student whose number in Moodle or Canvas this folder's or file's name has, if the roster has a column of
+        that system's; else ""."""
+        found = LMS.search(bare(part))
+        return self.numbers[found[2] or ""].get(found[1] or found[3], "") if found else ""
+
+
+def spellings(name: str) -> set[str]:
+    """A name as words, and as Canvas writes it in names of files: "bobnoyce", or the last name first, "noycebob"."""
+    words = plain(name).split()
+    return {" ".join(words), "".join(words), "".join([*words[-1:], *words[:-1]])}
 
 
 def read(file: Path) -> Roster:
@@ -74,9 +101,16 @@ def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[
     for each, parts in zip(found, places, strict=True):
         if each.file or is_program(each):
             parts = (*parts[:-1], PurePath(parts[-1]).stem)
-        known = (student for part in parts if roster and (student := roster.whose(part)))
+        looks = (roster.whose, roster.by_number) if roster else ()  # a name before any number
+        known = (student for look in looks for part in parts if (student := look(part)))
         owners.setdefault(next(known, "") or owner(parts, around, lessons), []).append(each)
     return owners
+
+
+def by_number_alone(found: Found, roster: Roster | None) -> bool:
+    """Whether nothing but a number of Moodle's or Canvas's says whose a file is."""
+    parts = [PurePath(part).stem if part.endswith(".py") else part for part in found.shown.parts]
+    return roster is not None and not any(map(roster.whose, parts)) and any(map(roster.by_number, parts))
 
 
 def owner(parts: Sequence[str], around: str, lessons: Sequence[str]) -> str:

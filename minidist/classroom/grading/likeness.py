@@ -20,7 +20,12 @@ NAMES = ("id", "arg", "name", "attr")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Forms = Counter[tuple[str, int]]  # (digest of a statement, its weight) -> how often
-RUNS_TEXT = {"exec", "eval", "compile", "FunctionType", "CodeType", "SourceFileLoader"}  # these run other code
+RUNS_TEXT = {  # these run other code
+    *("exec", "eval", "compile", "FunctionType", "CodeType"),
+    *("__import__", "import_module", "exec_module", "load_module", "module_from_spec", "spec_from_file_location"),
+    *("spec_from_loader", "SourceFileLoader", "SourcelessFileLoader", "ExtensionFileLoader", "FileFinder", "find_spec"),
+    *("zipimport", "zipimporter", "runpy", "run_path", "run_module"),
+}
 
 
 def find_alike(chapters: Mapping[str, Forms], exercise: Forms) -> dict[str, tuple[int, int]]:
@@ -106,13 +111,20 @@ def texts_in(tree: ast.AST) -> Iterator[ast.AST]:
 def find_hidden_code(tree: ast.AST) -> str:
     """The first place where a program runs code that is not in its text: "line 3 (exec)"; "" if there is none."""
     for node in ast.walk(tree):
-        name = getattr(node, "id", "") or getattr(node, "attr", "")
-        if name in RUNS_TEXT and isinstance(node, ast.Name | ast.Attribute) and not is_pattern(node):
-            return f"line {node.lineno} ({name})"
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                named = {name}
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                named = {part for text in (*module, *(each.name for each in names)) for part in text.split(".")}
+            case _:
+                continue
+        if (found := named & RUNS_TEXT) and not is_pattern(node):
+            return f"line {node.lineno} ({min(found)})"
     return ""
 
 
-def is_pattern(node: ast.Name | ast.Attribute) -> bool:
+def is_pattern(node: ast.AST) -> bool:
     """Whether this is re.compile, which runs nothing."""
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re"
 

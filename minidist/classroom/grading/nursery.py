@@ -249,6 +249,8 @@ def be_rank(
     from minidist.classroom.grading.process import perform
 
     line, stdout, stderr, stacks = descriptors
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # what ranks have inherited they share, with its flags and its owner
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # the old one may take the pipe for a file, and seek

@@ -39,10 +39,10 @@ def table(grade: Grade) -> str:
 
 def reason(message: str) -> str:
     """A key that is the same for messages that differ only in ranks and sizes: the program's lines that they name, and
-    their end, without its numbers."""
-    places = re.findall(r"\b\w+\.py:\d+", message)
-    last = message.splitlines()[-1] if message else ""
-    return " ".join([*sorted(set(places)), re.sub(r"\d+", "", last.rpartition(": ")[-1])])
+    their end, without its numbers. If they name no line, all their words count, above all the function's name."""
+    places = re.findall(r"\b\w+\.py(?::|, line )\d+", message)
+    last = message.splitlines()[-1].rpartition(": ")[-1] if places else message
+    return " ".join([*sorted(set(places)), re.sub(r"\d+", "", last)])
 
 
 def wrapped(message: str) -> str:

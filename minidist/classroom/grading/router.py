@@ -40,6 +40,7 @@ STARVED = "the ranks were given too little processor time; try again when less e
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # of payload: (communicator, sender's world rank, number that it sent there before)
+EMPTY = 64  # messages that a rank may send in a case
 MEETINGS = 8  # splits and barriers that a graded program may ask for in a case
 KEPT = 1 << 16  # bytes of a message's content
 NOTHING: Mapping[Message, bytes] = MappingProxyType({})
@@ -137,6 +138,7 @@ class Router(Lines):
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
         self.met = [0] * n  # how often each rank has asked for a split or a barrier
+        self.empty = [0] * n  # messages that each rank has sent
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # `first` closed its line without a report
         self.hung: Deadlock | None = None  # set if the job cannot end, or takes too long
@@ -240,6 +242,12 @@ class Router(Lines):
         sense.sensible(comm != "world" or self.exchange.met["world"] < self.cases, "a meeting outside of all cases")
         sense.sensible(self.met[rank] <= most, f"more than {MEETINGS} splits and barriers, which no exercise needs")
 
+    def check_empty(self, rank: int) -> None:
+        """Limit empty messages: their number and their dtypes could carry information of which no byte is counted."""
+        self.empty[rank] += 1
+        most = EMPTY * (1 + self.exchange.met["world"])
+        sense.sensible(self.empty[rank] <= most, f"more than {EMPTY} empty messages, which no exercise needs")
+
     def lose(self, rank: int) -> None:
         if not self.ranks[rank].finished and self.first is None:
             self.first, self.gone = rank, True
@@ -258,6 +266,8 @@ class Router(Lines):
                 self.sent[start.comm, rank] += 1
                 if start.data.size:  # an empty message cannot be spoiled
                     self.messages[message] = Seen(start.where, start.data[:KEPT].tobytes())
+                elif not self.objects:
+                    self.check_empty(rank)
                 if content := self.spoiled.get(message):
                     others = np.frombuffer(content, np.uint8)
                     start.data = np.concatenate([others, start.data[len(others) :]])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from minidist.classroom.grading.copies import PACKAGE, other_copies
 from minidist.classroom.grading.syscalls import libc
 from minidist.system import processes
 
@@ -30,7 +31,7 @@ USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not 
 NOBODY = 65534
 TMP = "size=8m,nr_inodes=1024,mode=1777"  # small, because files there are memory that counts for no process
 DEVICES = ("null", "random", "urandom")  # and no zero: shared memory of it, too, counts for none
-PACKAGE = Path(__file__).parents[2]
+PARTS = ("lib", "lib64", "pyvenv.cfg")  # of Python's prefix, which may also be the top of a clone
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
 
 
@@ -172,11 +173,13 @@ def change_root(hidden: Sequence[str]) -> None:
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     root = Path(tempfile.gettempdir())  # what was here is out of sight from now on, like all else
     libraries = [Path(path) for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")]
-    python = [Path(path) for path in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sys.executable)]
+    python = [Path(prefix, part) for prefix in (sys.prefix, sys.base_prefix) for part in PARTS]
+    python += [Path(path) for path in (sysconfig.get_path("stdlib"), sys.executable, Path(np.__file__).parents[1])]
     shown = outermost([path for path in [*libraries, *python, PACKAGE] if path.exists()])
     if any(Path("/tmp") in path.parents for path in shown):
         scratch[0] = "/scratch"
     folders = {path for path in shown if path.is_dir()}  # before anything is mounted on top of it
+    copies = {copy: copy.is_dir() for copy in other_copies(shown)}
     sources = {path: os.open(path, os.O_PATH) for path in shown}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
     mount("tmpfs", str(root), "tmpfs", MS_NOSUID, "size=1m,mode=755")
@@ -187,6 +190,11 @@ def change_root(hidden: Sequence[str]) -> None:
     for name in hidden:
         if "." in name:  # a lesson's own module is not shown anyway
             blank(root, name, devices["null"])
+    for copy, folder in copies.items():
+        if folder:
+            mount("tmpfs", f"{root}{copy}", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k")
+        else:
+            bind(devices["null"], Path(f"{root}{copy}"), False)
     for name in ("/proc", "/tmp", scratch[0]):
         Path(f"{root}{name}").mkdir(exist_ok=True)
     with suppress(OSError):  # if /proc is covered in part, as in some containers, there is none

@@ -5,6 +5,7 @@ If a part is lost, it ends in `lose(message)`; the message is for the student, a
 
 import ast
 import re
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,13 +188,14 @@ class Submission:
         }
         inputs = [[case.inputs[rank] if rank < case.n else None for case in cases] for rank in range(n)]
         together = min(n * (self.patience + 1), self.whole - self.used)
+        begin = time.process_time()
         ran = self.wire.run(job, inputs, self.patience, rules, spoiled, together)
         self.messages = ran.messages
-        self.used += ran.used
+        self.used += ran.used + time.process_time() - begin  # of ranks, and of this process, which hears them
         if self.used >= self.whole:
             self.in_every_part = (
-                f"its ranks, with all that they have started, had used {self.used:.0f} s of processor time; in all"
-                f" parts together they may use {self.whole:.0f} s."
+                f"its ranks, with all that they have started and said, had used {self.used:.0f} s of processor time; in"
+                f" all parts together they may use {self.whole:.0f} s."
             )
         if ran.status != "ok":
             raise Lost(self.explain(ran, cases))

@@ -2,6 +2,8 @@
 They make locks on a file that both can read, watch files that the other opens, and make keys, shared memory and
 sockets. Others make new namespaces, in which a rank would be root and could mount memory that is not counted. Or they
 let the kernel hold memory that counts for no process: in sockets, in pipes, in mappings that are shared but of no file.
+All processes have some files in common, such as libraries: their times, hints and pages in memory, and queues of those
+who wait at an address in them (a futex), would tell, too.
 
 The kernel refuses such a call with EPERM, so the program sees a PermissionError. This works on Linux on x86-64 and
 ARM64. A filter cannot be removed, and also holds for all processes that a process starts.
@@ -40,6 +42,12 @@ REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
     **{"socketpair": (53, 199), "vmsplice": (278, 75), "epoll_create": (213, -1), "epoll_create1": (291, 20)},
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     "landlock_create_ruleset": (444, 444),
+    **{"utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88)},  # of /dev/null, say
+    **{"fadvise64": (221, 223), "readahead": (187, 213), "mincore": (27, 232), "cachestat": (451, 451)},
+    **{"preadv2": (327, 286), "pwritev2": (328, 287)},  # they can tell which pages of a file are in memory
+    **{"setpriority": (141, 140), "ioprio_set": (251, 30), "ioprio_get": (252, 31)},  # of all processes of a user
+    **{"syslog": (103, 116), "kcmp": (312, 272), "futex_waitv": (449, 449), "futex_wake": (454, 454)},
+    **{"futex_wait": (455, 455), "futex_requeue": (456, 456)},
     "setsid": (112, 157),  # the kernel gives each session a share of the processors
 }
 OF_ITSELF = {  # allowed only on itself: what one process sets, another one could read
@@ -47,9 +55,10 @@ OF_ITSELF = {  # allowed only on itself: what one process sets, another one coul
     **{"sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_getattr": (315, 275)},
 }
 FCNTL, CLONE, CLONE3, MMAP, SIGACTION = (72, 25), (56, 220), (435, 435), (9, 222), (13, 134)
+FUTEX, FUTEX_PRIVATE = (202, 98), 128
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY = 36, 37, 38, 1024, 1026
 LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY)
-LARGER_PIPE = 1031  # F_SETPIPE_SZ
+OTHERS = (1031, 1036, 1038)  # F_SETPIPE_SZ; F_SET_RW_HINT and F_SET_FILE_RW_HINT, which stay with a file
 NAMESPACES = 0x7E020000  # the flags of clone that make any
 MAP_SHARED, MAP_ANONYMOUS = 1, 32
 SIGCHLD = 17
@@ -87,9 +96,10 @@ def refuse() -> str:
 
 def program(column: int, architecture: int) -> list[Instruction]:
     """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone,
-    shared memory without a file by the fourth of mmap. A process must not ignore SIGCHLD: then the kernel would forget
-    what its children have used. clone3 seems not to exist, because a filter cannot see its arguments; callers then use
-    clone."""
+    shared memory without a file by the fourth of mmap. A futex must be the process's own; else it is as if its value
+    had changed: a C library that waits for its threads looks again. A process must not ignore SIGCHLD: then
+    the kernel would forget what its children have used. clone3 seems not to exist, because a filter cannot see its
+    arguments; callers then use clone."""
     no, missing = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, architecture), (RETURN, 0, 0, no), (LOAD, 0, 0, NUMBER)]
     code += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, no)]
@@ -103,11 +113,13 @@ def program(column: int, architecture: int) -> list[Instruction]:
     code += [(EQUALS, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST), (HAS, 0, 1, NAMESPACES), (RETURN, 0, 0, no)]
     code += [(RETURN, 0, 0, ALLOW), (EQUALS, 0, 5, MMAP[column]), (LOAD, 0, 0, FOURTH), (HAS, 0, 2, MAP_ANONYMOUS)]
     code += [(HAS, 0, 1, MAP_SHARED), (RETURN, 0, 0, no), (RETURN, 0, 0, ALLOW)]
+    code += [(EQUALS, 0, 4, FUTEX[column]), (LOAD, 0, 0, SECOND), (HAS, 1, 0, FUTEX_PRIVATE)]
+    code += [(RETURN, 0, 0, REFUSE | errno.EAGAIN), (RETURN, 0, 0, ALLOW)]
     code += [(EQUALS, 0, 8, SIGACTION[column]), (LOAD, 0, 0, FIRST), (EQUALS, 0, 4, SIGCHLD), (LOAD, 0, 0, SECOND)]
     code += [(EQUALS, 0, 3, 0), (LOAD, 0, 0, SECOND + UPPER), (EQUALS, 0, 1, 0), (RETURN, 0, 0, ALLOW)]
     code += [(RETURN, 0, 0, no)]
     code += [(EQUALS, 1, 0, FCNTL[column]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, SECOND)]
-    for command in (*LOCKS, LARGER_PIPE):
+    for command in (*LOCKS, *OTHERS):
         code += [(EQUALS, 0, 1, command), (RETURN, 0, 0, no)]
     return [*code, (RETURN, 0, 0, ALLOW)]
 
