@@ -209,6 +209,8 @@ def test_a_notebook_shows_the_algorithm_and_little_else(lesson):
     assert "from minidist.memory.colors import" in pictures
     own = re.findall(r"#[0-9a-fA-F]{6}\b", pictures)
     assert all(color[1:3] == color[3:5] == color[5:7] for color in own), own  # greys
+    lists = re.findall(r"[(\[][^()]*(?:QUANTITIES\[[^]]*\][^()]*){2,}[)\]]", pictures)
+    assert not lists, "colors of quantities in a list of other things"
 
 
 CONTAINERS = {ast.Dict: "dict", ast.DictComp: "dict", ast.List: "list", ast.ListComp: "list", ast.Set: "set"}
