@@ -84,7 +84,9 @@ def draw_parts(sent: Mapping[tuple[str, int], float]) -> None:
     names, parts = list(dict.fromkeys(name for name, _ in sent)), sorted({a for _, a in sent})
     for k, name in enumerate(names):
         places, depth = [group + (k - 1.5) * 0.2 for group in range(len(parts))], (k + 1) / len(names)
-        bars = ax.bar(places, [sent[name, a] for a in parts], 0.18, color=QUANTITIES["messages"], alpha=depth, label=name)
+        bars = ax.bar(
+            places, [sent[name, a] for a in parts], 0.18, color=QUANTITIES["messages"], alpha=depth, label=name
+        )
         ax.bar_label(bars, fmt="%g", color=DARK, fontsize=9)
     ax.set_xticks(range(len(parts)), [f"{a} micro-batch" + "es" * (a > 1) for a in parts])
     ax.set(ylabel="sent, in $\\Psi(N-1)/N$", ylim=(0, 1.12 * max(sent.values())))
