@@ -9,7 +9,6 @@ from minidist.papers import zero
 Moment = tuple[str, str, int, int]  # direction, unit, bytes of gathered parameters, and of unreduced gradients
 STATES = ("parameters", "gradients", "optimizer")
 STAGE_NUMBERS = {"data parallel": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
-STAGE_COLORS = (GREY, QUANTITIES["optimizer"], QUANTITIES["gradients"], QUANTITIES["parameters"])
 
 
 def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
@@ -83,9 +82,11 @@ def draw_parts(sent: Mapping[tuple[str, int], float]) -> None:
     """sent[stage, micro-batches]: what each rank sends in a step, in units of psi (N-1)/N."""
     fig, [[ax]] = canvas(10, 2.6, within=(0.07, 0.99, 0.97, 0.12))
     names, parts = list(dict.fromkeys(name for name, _ in sent)), sorted({a for _, a in sent})
-    for k, (name, color) in enumerate(zip(names, STAGE_COLORS, strict=True)):
-        places = [group + (k - 1.5) * 0.2 for group in range(len(parts))]
-        bars = ax.bar(places, [sent[name, a] for a in parts], 0.18, color=color, label=name)
+    for k, name in enumerate(names):
+        places, depth = [group + (k - 1.5) * 0.2 for group in range(len(parts))], (k + 1) / len(names)
+        bars = ax.bar(
+            places, [sent[name, a] for a in parts], 0.18, color=QUANTITIES["messages"], alpha=depth, label=name
+        )
         ax.bar_label(bars, fmt="%g", color=DARK, fontsize=9)
     ax.set_xticks(range(len(parts)), [f"{a} micro-batch" + "es" * (a > 1) for a in parts])
     ax.set(ylabel="sent, in $\\Psi(N-1)/N$", ylim=(0, 1.12 * max(sent.values())))

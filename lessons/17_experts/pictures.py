@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
 from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
-from minidist.papers import deepspeed_moe, megatron
+from minidist.papers import deepspeed_moe, megatron, mixtral
 
 Array = np.ndarray
 LINES = ((BLUE, "-", 4.0), (RED, "-", 1.8), (ORANGE, "--", 1.8), (GREEN, ":", 2.2))  # lines may lie on one another
@@ -25,6 +25,10 @@ def show_sizes() -> None:
         dense, mixed = megatron.parameters(51_200, 2048, h, 24), deepspeed_moe.parameters(h, experts=128)
         print(f"GPT {name}: {dense:,} parameters; with 128 experts in every other layer {mixed:,}", end="")
         print(f" (computed; printed: {printed} B), {mixed / dense:.0f} times")
+    for name in ("Mixtral 8x7B", "Mixtral 8x22B"):
+        of, (whole, active) = mixtral.SHAPES[name], mixtral.PRINTED[name]
+        print(f"{name}: {of.parameters:,} parameters, {of.active:,} of them for a token", end="")
+        print(f" (computed; printed: {whole} B and {active} B)")
 
 
 def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: str) -> None:
@@ -51,6 +55,35 @@ def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: s
     ax.set_title(title, loc="left", fontsize=10)
     fig.tight_layout()
     show(fig, f"{title}. {' '.join(words)}")
+
+
+def draw_places(slot: Array, place: Array, capacity: int, title: str) -> None:
+    """Above, the rows with the choice in each; below, the choices with the row of each; lines lead from one to the
+    other."""
+    fig, [[ax]] = canvas(9.6, 2.9, hidden=ALL_SIDES)
+    shift = (len(slot) - len(place)) / 2
+    for y, numbers, begin, missing in ((0, slot, 0, "white"), (2, place, shift, RED)):
+        for k, number in enumerate(numbers):
+            color = BLUE if number >= 0 else missing
+            ax.add_patch(plt.Rectangle((begin + k, y), 0.94, 0.6, fc=color, ec=DARK if number >= 0 else GREY, lw=0.8))
+            ax.text(begin + k + 0.47, y + 0.3, str(number), ha="center", va="center", fontsize=9, color=DARK)
+            ax.text(
+                begin + k + 0.47, y + (0.85 if y else -0.25), str(k), ha="center", va="center", fontsize=7.5, color=GREY
+            )
+    for choice, row in enumerate(place):
+        if row >= 0:
+            ax.plot([row + 0.47, shift + choice + 0.47], [0.6, 2], color=GREY, lw=0.8)
+    for e in range(len(slot) // capacity):
+        ax.text((e + 0.5) * capacity, -0.75, f"rows of expert {e}", ha="center", va="center", fontsize=9)
+        ax.plot([e * capacity, (e + 1) * capacity - 0.06], [-0.5, -0.5], color=DARK, lw=1)
+    ax.text(-0.3, 0.3, "slot", ha="right", va="center", fontsize=10)
+    ax.text(-0.3, 2.3, "place", ha="right", va="center", fontsize=10)
+    ax.set(xlim=(-1.6, len(slot) + 0.2), ylim=(3.1, -1.0), xticks=[], yticks=[])
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.tight_layout()
+    show(
+        fig, f"{title}. slot, the choice in each row: {slot.tolist()}. place, the row of each choice: {place.tolist()}."
+    )
 
 
 def draw_zipf(shares: Array, factor: float, queues: Mapping[str, Array]) -> None:

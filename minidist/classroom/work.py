@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minidist import UsageError, how_to_make
 from minidist.classroom.grading.grade import WORK, lessons_in
-from minidist.classroom.notebook.index import place_notebook
+from minidist.classroom.notebook.index import kernel_metadata, place_notebook
 from minidist.cli.options import Parser, in_one_process
 
 GRADING = ("test_exercise.py", "on_ranks.py")  # not copied
@@ -39,8 +39,9 @@ def copy_lessons(lessons: Path) -> list[tuple[Path, bool]]:
 
 
 def without_outputs(notebook: str) -> str:
-    """A notebook's text as if it had never run, and otherwise as it was written."""
+    """A notebook's text as if it had never run, with this environment's kernel, and otherwise as it was written."""
     content = json.loads(notebook)
+    content["metadata"] |= kernel_metadata()
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None

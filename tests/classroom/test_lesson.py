@@ -19,7 +19,8 @@ from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.classroom import work
 from minidist.classroom.grading.grade import exercise_of
 from minidist.classroom.notebook import lesson
-from minidist.classroom.notebook.index import notebook_text, show_points
+from minidist.classroom.notebook.index import kernel_metadata, notebook_text, read_needs, show_points
+from minidist.classroom.notebook.syllabus import read_headers
 
 ROOT = Path(__file__).parents[2]
 WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND = (
@@ -60,7 +61,7 @@ def test_a_copy_is_made_once_and_never_written_over(clone, capsys):
 
 
 def test_copies_have_no_outputs_and_lessons_keep_theirs(clone):
-    """A prediction is spoiled by the count below it. Of every lesson, and with no other difference."""
+    """A prediction is spoiled by the count below it. Of every lesson; the kernel is the only other difference."""
     for folder in (ROOT / "lessons").iterdir():
         if folder.is_dir() and folder != RING:
             shutil.copytree(folder, clone / "lessons" / folder.name, dirs_exist_ok=True)
@@ -74,7 +75,7 @@ def test_copies_have_no_outputs_and_lessons_keep_theirs(clone):
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in copied["cells"])
         for cell, kept in zip(copied["cells"], committed["cells"], strict=True):
             cell |= {name: kept[name] for name in ("outputs", "execution_count") if name in kept}
-        assert copied == committed
+        assert copied == committed | {"metadata": committed["metadata"] | kernel_metadata()}
         assert work.without_outputs(text) == text
         assert json.dumps(committed, indent=1, ensure_ascii=False) + "\n" == original.read_text()
 
@@ -90,7 +91,8 @@ def test_the_first_page_is_made_of_what_the_lessons_say(clone, capsys):
         assert (page.parent / link).exists() or (ROOT / "work" / link).resolve().exists(), link
     for folder in (clone / "lessons").glob("*/"):
         assert f"]({folder.name}/lesson.ipynb) | " in shown
-    for heading in ("A one-minute tour", "The map", "Lessons", "Paths", "Your points so far"):
+    assert "```mermaid" in "".join(cells[0]["source"])  # a window of a laptop shows the map first
+    for heading in ("A one-minute tour", "How to work in a notebook", "Lessons", "Paths", "Your points so far"):
         assert f"## {heading}\n" in shown
     assert "**A weekend**" in shown
     assert "For instructors" not in shown
@@ -110,6 +112,35 @@ def test_the_first_page_is_made_of_what_the_lessons_say(clone, capsys):
     page.write_text(json.dumps(ran))
     work.main()
     assert json.loads(page.read_text()) == ran
+
+
+def test_the_map_draws_what_the_table_of_the_course_says():
+    """The same lessons are needed, and the same ones help, by each notebook's header and by its row of the README."""
+    headers = read_headers(ROOT / "lessons")
+    rows = re.findall(r"^\| (\d\d) \| ([^|]+) \| .*hours", (ROOT / "lessons" / "README.md").read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == [header.title[:2] for header in headers]
+    by_table = [header._replace(rows={"You need": need}) for header, (_, need) in zip(headers, rows, strict=True)]
+    needed, helpful = read_needs(headers)
+    assert read_needs(by_table) == (needed, helpful)
+    assert needed["18"] == {"05", "06"}
+    assert {"10", "17"} <= helpful["18"]
+    assert "07" not in helpful["18"]  # through 08
+
+
+def test_a_page_that_is_opened_has_nothing_to_save(clone):
+    """JupyterLab writes what the kernel says of itself into a notebook: a change, unless it is there."""
+    manager = pytest.importorskip("jupyter_client.manager")
+    work.main()
+    kernel, client = manager.start_new_kernel(kernel_name="python3")
+    try:
+        said = client.kernel_info(reply=True)["content"]["language_info"]
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+    for page in (clone / "work" / "index.ipynb", clone / "work" / RING.name / "lesson.ipynb"):
+        metadata = json.loads(page.read_text())["metadata"]
+        assert metadata["language_info"] == said
+        assert metadata["kernelspec"]["display_name"] == kernel.kernel_spec.display_name
 
 
 def test_points_are_of_what_has_been_begun(clone, capsys):

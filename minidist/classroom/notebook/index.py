@@ -1,9 +1,10 @@
 """work/index.ipynb, which `make lessons` opens: a tour, the map of the course, its lessons and paths, and your points.
 
-Lessons and paths are read from the first cell of each lesson's notebook and from lessons/README.md. The README's links
-also work in work/, because that folder is at the same depth.
+Lessons come from the first cell of each lesson's notebook; paths, and how to work, from lessons/README.md. The
+README's links also work in work/, because that folder is at the same depth.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -34,10 +35,7 @@ def notebook_text(lessons: Path) -> str:
     """The page as a notebook without outputs."""
     headers = read_headers(lessons)
     cells = [
-        markdown(
-            "# minidist: the course\n\nEvery lesson is a notebook with gaps to fill, predictions to make, and an"
-            " exercise of 20 points. What you open from here are your own copies. Run a cell with Shift+Enter."
-        ),
+        markdown(f"# minidist: the course\n\n{course_map(headers)}"),
         markdown(
             "## A one-minute tour\n\nThe second cell below runs on four processes, called ranks. Each has a gradient of"
             " its own. `all_reduce` leaves the sum on every rank, and each rank counts the bytes that it sends.\n\n"
@@ -50,9 +48,9 @@ def notebook_text(lessons: Path) -> str:
             " ranks, almost twice with a thousand. [Lesson 04](04_ring_all_reduce/lesson.ipynb) builds this all-reduce"
             " from `send` and `recv`, and shows why no algorithm sends less."
         ),
-        markdown(f"## The map\n\n{course_map(headers)}"),
+        *section(lessons, "How to work in a notebook"),
         markdown(f"## Lessons\n\n{table(headers)}"),
-        *paths(lessons),
+        *section(lessons, "Paths"),
         markdown(
             "## Your points so far\n\nThe next cell grades each `exercise.py` that you have begun. It takes about ten"
             " seconds per lesson. `make grade`, in a terminal, also says what to look at next."
@@ -89,26 +87,31 @@ def course_map(headers: Sequence[Header]) -> str:
 
 
 def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
-    """For each lesson the lessons that it needs, and those that only help, from its "You need". A lesson that one of
-    the needed lessons itself needs is left out."""
+    """For each lesson the lessons that it needs, and those that only help, from its "You need", such as "lesson 05;
+    07 to 17 help". A lesson that another of them needs is left out."""
     numbers = [header.title[:2] for header in headers]
     needed: Needs = {number: set() for number in numbers}
     helpful: Needs = {number: set() for number in numbers}
     for number, header in zip(numbers, headers, strict=True):
         for clause in plain(header.rows["You need"]).split(";"):
             partly = re.search(r"help|sentence|section|folded", clause)
-            found = set(re.findall(r"\b\d\d\b", clause)).intersection(numbers) - {number}
-            (helpful if partly else needed)[number].update(found)
+            for first, last in re.findall(r"\b(\d\d)\b(?: to (\d\d)\b)?", clause):
+                named = {one for one in numbers if first <= one <= (last or first)}
+                (helpful if partly else needed)[number].update(named - {number})
 
     def behind(number: str) -> set[str]:
         """All lessons that a lesson needs, directly or not."""
         return needed[number].union(*map(behind, needed[number]))
 
     whole = {number: behind(number) for number in numbers}
-    for number in numbers:
-        helpful[number] -= whole[number]
-    nearest = {n: {b for b in needed[n] if all(b not in whole[other] for other in needed[n])} for n in numbers}
-    return nearest, helpful
+
+    def nearest(lessons: set[str]) -> set[str]:
+        return lessons.difference(*(whole[lesson] for lesson in lessons))
+
+    return (
+        {number: nearest(needed[number]) for number in numbers},
+        {number: nearest(helpful[number] - whole[number]) for number in numbers},
+    )
 
 
 def table(headers: Sequence[Header]) -> str:
@@ -122,12 +125,12 @@ def table(headers: Sequence[Header]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def paths(lessons: Path) -> list[dict[str, Any]]:
-    """The section "Paths" of lessons/README.md, without the part for instructors."""
+def section(lessons: Path, heading: str) -> list[dict[str, Any]]:
+    """A section of lessons/README.md, without the part for instructors."""
     readme = lessons / "README.md"
     text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
-    section = re.search(r"^## Paths\n.*?(?=^## |^\*\*For instructors|\Z)", text, re.MULTILINE | re.DOTALL)
-    return [markdown(section[0].rstrip())] if section else []
+    found = re.search(rf"^## {heading}\n.*?(?=^## |^\*\*For instructors|\Z)", text, re.MULTILINE | re.DOTALL)
+    return [markdown(found[0].rstrip())] if found else []
 
 
 # ---- points ----------------------------------------------------------------------------------------------------------
@@ -163,13 +166,23 @@ def code(text: str) -> dict[str, Any]:
 
 def write(cells: list[dict[str, Any]]) -> str:
     numbered = [{**cell, "id": f"cell-{number}"} for number, cell in enumerate(cells)]
-    metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-        "minidist": {"cells": fingerprint(cells)},
-    }
+    metadata = {**kernel_metadata(), "minidist": {"cells": fingerprint(cells)}}
     page = {"cells": numbered, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+
+
+def kernel_metadata() -> dict[str, Any]:
+    """What JupyterLab writes into a notebook when its kernel has started: a page that has it already stays saved."""
+    spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    info: dict[str, Any] = {"name": "python"}
+    with contextlib.suppress(ImportError):  # without JupyterLab
+        from ipykernel.ipkernel import IPythonKernel
+        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+        info = IPythonKernel.language_info
+        with contextlib.suppress(NoSuchKernel):
+            spec["display_name"] = KernelSpecManager().get_kernel_spec("python3").display_name
+    return {"kernelspec": spec, "language_info": info}
 
 
 def fingerprint(cells: list[dict[str, Any]]) -> str:
