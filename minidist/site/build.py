@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.site import browser_python, content, traces
+from minidist.site import browser_python, content, home, traces
 from minidist.site.sources import Sources
 from minidist.system import processes
 
@@ -34,6 +34,9 @@ def build(pages: Path, work: Path, ran: bool = True) -> None:
     for name, ranks in recorded:
         views = content.draw_collective(recorded, name, ranks)
         (made / "collectives" / f"{name}-{ranks}.json").write_text(json.dumps(views))
+    (made / "ladder").mkdir()
+    for name, views in home.ladder_files():
+        (made / "ladder" / name).write_text(json.dumps(views))
     if not without_python:
         browser_python.install(made / "pyodide", npm)
     shutil.rmtree(pages, ignore_errors=True)

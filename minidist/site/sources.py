@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minidist.claims.papers import count, library
 from minidist.contents import CHAPTERS
-from minidist.site import content, forms, runs, traces
+from minidist.site import content, forms, home, runs, traces
 from minidist.site.content import CLONE, HERE, PACKAGE
 
 NAMED = re.compile(r"`site/(\w+)\.html`")  # a page that texts name without a link, because a clone may have no pages
@@ -17,7 +17,7 @@ LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]
 CODE = re.compile(r"<code>([\w/]+\.py)</code>")
 NOTE = "*This page shows the notebook with its outputs. To work in it, type* `make lessons` *in a clone.*"
 OUR_OWN = (  # pages that are no files of the clone
-    *("chapters/", "papers.md", "collectives.md", "lessons/index.md", "minidist.md"),
+    *("chapters/", "papers.md", "collectives.md", "lessons/index.md", "changelog.md", "minidist.md"),
     *(f"{page.name}.md" for page in forms.PAGES),
 )
 
@@ -48,9 +48,18 @@ class Sources:
         for computing in pages:
             self.write(f"{computing.name}.md", content.computing(computing))
         self.write("collectives.md", content.collectives(recorded))
+        self.write("changelog.md", self.relink("CHANGELOG.md"))
         self.write("rooms.md", content.table_of_rooms(rooms), [room.removesuffix(".md") for room in rooms])
-        tops = ["chapters/index", "lessons/index", *(one.name for one in pages), "collectives", "papers", "rooms"]
-        self.write("index.md", self._relinked(content.home(pages), ""), tops)
+        tops = [
+            "chapters/index",
+            "lessons/index",
+            *(one.name for one in pages),
+            "collectives",
+            "papers",
+            "rooms",
+            "changelog",
+        ]
+        self.write("index.md", self._relinked(home.text(pages), ""), tops)
         for path, shown in [*self.shown.items()]:  # all links have been seen by now
             if not shown.startswith("chapters/"):
                 self.write(shown, content.source(path))
@@ -113,8 +122,8 @@ class Sources:
         if (CLONE / path / "README.md").exists():
             path = posixpath.join(path, "README.md")
         at = CLONE / path
-        if path in ("README.md", "lessons/README.md"):
-            return path.replace("README", "index")
+        if path in ("README.md", "lessons/README.md", "CHANGELOG.md"):
+            return path.replace("README", "index").lower()
         if at.suffix in (".svg", ".png"):
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (runs.shrink if at.suffix == ".png" else shutil.copy)(at, self.folder / path)
@@ -122,3 +131,27 @@ class Sources:
         if at.suffix in (".md", ".ipynb") and (PACKAGE in at.parents or at.suffix == ".ipynb"):
             return path
         return self.shown.setdefault(path, f"source/{path}.md")
+
+
+# ---- the file of the clone that a page is made from, for a reader who wants to change it -----------------------------
+
+MADE_FROM = {
+    "index": "minidist/site/home.md",
+    "chapters/index": "minidist/contents.py",
+    "lessons/index": "lessons/README.md",
+    "changelog": "CHANGELOG.md",
+    "papers": "minidist/claims/papers.py",
+    "collectives": "minidist/site/collectives.toml",
+    "rooms": "minidist/site/content.py",
+    **{page.name: "minidist/site/pages.toml" for page in forms.PAGES},
+}
+
+
+def file_of(page: str) -> str:
+    """The file of the clone that a page is made from, "" if there is none."""
+    if page.startswith("source/"):
+        return page.removeprefix("source/")
+    if page.startswith("chapters/") and page not in MADE_FROM:
+        return f"minidist/{posixpath.basename(page)}.py"
+    files = (MADE_FROM.get(page, ""), f"{page}.ipynb", f"{page}.md")
+    return next((file for file in files if file and (CLONE / file).exists()), "")

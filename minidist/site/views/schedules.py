@@ -13,7 +13,7 @@ from minidist.pp.instructions import StagePlace, name_of_work
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, WorkSpan, tell_idle
 from minidist.pp.watch import simulate
-from minidist.site.views.html import button, chip, refused
+from minidist.site.views.html import button, chip, in_words_of_form, refused
 
 FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
 MEANS = {"F": "forward", "B": "backward of the input", "W": "backward of the weights", "F&B": "both overlap"}
@@ -76,7 +76,7 @@ def perform(name: str, asked: ScheduleInput) -> Drawn | str:
     try:
         return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.sizes))
     except UsageError as error:
-        return str(error)
+        return in_words_of_form(str(error), {"p": "stages p", "m": "micro-batches m", "v": "chunks v"})
 
 
 @lru_cache(maxsize=2)
