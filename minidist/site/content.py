@@ -58,9 +58,27 @@ PLAYED = {  # the page on which a reader can play with a chapter's subject
     "context_parallel": "collectives",
     "expert_parallel": "collectives",
     "pipeline": "schedules",
-    **dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "tensor_parallel"), "memory"),
+    **dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "zero_r", "tensor_parallel"), "memory"),
     **dict.fromkeys(("fsdp", "parallel3d"), "plan"),
 }
+
+
+PLAYED_IN_LESSONS = {  # by a lesson's number
+    **dict.fromkeys(("04", "16", "17"), "collectives"),
+    **dict.fromkeys(("05", "06", "07", "08", "09", "10", "11", "12"), "memory"),
+    **{"13": "schedules", "14": "plan", "15": "plan"},
+}
+
+
+def titles_of(computing: Sequence[forms.Page]) -> dict[str, str]:
+    """The titles of all pages to play with, by their names."""
+    return {"collectives": COLLECTIVES} | {page.name: page.title for page in computing}
+
+
+def played_with(lesson: str, computing: Sequence[forms.Page]) -> str:
+    """A link from a lesson to the page on which a reader can play with its subject."""
+    titles, played = titles_of(computing), PLAYED_IN_LESSONS.get(posixpath.basename(posixpath.dirname(lesson))[:2], "")
+    return f"Play with it: [{titles[played]}](../../{played}.md)." if played in titles else ""
 
 
 def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
@@ -68,8 +86,7 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
     pages that compute, if there are any."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
     title, _, rest = document.partition("\n")
-    titles = {"collectives": COLLECTIVES} | {page.name: page.title for page in computing}
-    played = PLAYED.get(name, "")
+    titles, played = titles_of(computing), PLAYED.get(name, "")
     play = f"Play with it: [{titles[played]}](../{played}.md)" if played in titles else ""
     parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name), play]
     if ran:
