@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from minidist.plan.choice import Choice
 from minidist.plan.search import Row
 from minidist.plan.show import count
+from minidist.plan.ties import SAME
 
 SPENT = {  # what a step's time goes to, by its name in `Seconds`
     "work": "its slowest stage",
@@ -17,7 +18,6 @@ SPENT = {  # what a step's time goes to, by its name in `Seconds`
     "pipeline": "waiting for messages between stages",
     "data": "waiting for parameters and gradients",
 }
-SAME = 1e-3  # the model of time is not more exact
 LITTLE = 0.5  # percent of a step that need no word
 
 
@@ -30,7 +30,7 @@ def headline(rows: Sequence[Row]) -> str:
         return f"{told}. No other layout fits."
     where = axes_in_words(other.choice)
     if math.isclose(best.seconds.step, other.seconds.step, rel_tol=SAME):
-        return f"{told}, and fewer bytes sent than {where}, which is as fast."
+        return f"{told}. {where[0].upper()}{where[1:]} are as fast, but send more, or need a higher stage of ZeRO."
     own, its, step = best.seconds._asdict(), other.seconds._asdict(), best.seconds.step
     more = {name: 100 * (its[name] - own[name]) / step for name in SPENT if its.get(name, 0) > own.get(name, 0)}
     most = sorted(more, key=lambda name: -more[name])[:2]

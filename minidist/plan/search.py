@@ -19,6 +19,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
+from minidist.plan.ties import merge_ties, settle_ties
 from minidist.plan.time import Cluster, Seconds, StageSeconds, data_time, of_step, slowest, tied_time, useful_flops
 from minidist.plan.traffic import data_volumes_along
 
@@ -99,8 +100,7 @@ def search(wanted: Wanted, cluster: Cluster) -> SearchResult:
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, asked, need))
-    rows.sort(key=lambda row: (row.seconds.step, row.held.total))
-    return SearchResult(rows, +left_out)
+    return SearchResult(settle_ties(rows, wanted), +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -108,7 +108,7 @@ def best_chunks(rows: Sequence[Row]) -> list[Row]:
     found: dict[Choice, Row] = {}
     for row in rows:
         found.setdefault(replace(row.choice, schedule="", chunks=0), row)
-    return list(found.values())
+    return merge_ties([*found.values()])
 
 
 STATES, ACTIVATIONS = "model states do not fit", "model states fit, but not with activations"

@@ -1,0 +1,56 @@
+"""Rows that are as fast as each other: fewer bytes sent come first, then the lower stage of ZeRO; and one is enough.
+
+The model of time is not exact to a thousandth, so times that differ by less are a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.traffic import sent
+
+if TYPE_CHECKING:
+    from minidist.plan.search import Row
+
+SAME = 1e-3  # of a step's time
+
+
+def settle_ties(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+    """Rows in order: the fastest first, and those that tie by what the busiest rank sends, stage and memory."""
+    settled: list[Row] = []
+    for group in ties(sorted(rows, key=lambda row: row.seconds.step)):
+        if len(group) > 1:
+            group.sort(key=lambda row: (sent_bytes(wanted, row.choice), row.choice.zero, row.held.total))
+        settled += group
+    return settled
+
+
+def merge_ties(rows: Sequence[Row]) -> list[Row]:
+    """Of rows that tie and arrange ranks alike, the first."""
+    found: list[Row] = []
+    for group in ties(rows):
+        first: dict[tuple[int, ...], Row] = {}
+        for row in group:
+            at = row.choice
+            first.setdefault((at.dp, at.tp, at.cp, at.pp, at.ep), row)
+        found += first.values()
+    return found
+
+
+def ties(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Groups of rows that follow each other, none slower than the fastest of its group by more than a thousandth."""
+    group: list[Row] = []
+    for row in rows:
+        if group and row.seconds.step > (1 + SAME) * group[0].seconds.step:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def sent_bytes(wanted: Wanted, choice: Choice) -> float:
+    """What the busiest rank sends in a step, along all axes."""
+    return round(sum(max(along.nbytes) for along in sent(ask(wanted, choice)).values()))
