@@ -28,6 +28,7 @@ from contextlib import suppress  # noqa: E402
 from typing import Any  # noqa: E402
 
 __version__ = "0.2.0"
+ADDRESS = ""  # of the project's repository; python -m minidist.site --address https://... writes it here and elsewhere
 
 # One BLAS thread per rank: ranks are the parallelism here, and N ranks that each start a thread for every core compete
 # for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
@@ -75,9 +76,10 @@ def find_clone() -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """The command that installs what a part needs: from this clone, or by name if this is no clone."""
+    """The command that installs what a part needs: from this clone, or from the project's address if this is none."""
     clone, wanted = find_clone(), f"[{','.join(extras)}]" * bool(extras)
-    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}{wanted}'"
+    source = f" @ git+{ADDRESS}" * bool(ADDRESS and not clone)
+    return f"pip install {'--editable ' * bool(clone)}'{clone or 'minidist'}{wanted}{source}'"
 
 
 def how_to_enter_clone() -> str:

@@ -211,8 +211,8 @@ def test_readme_counts_right() -> None:
         f"{len(broken)} deliberately broken programs show that claims can fail",
         f"{len(figures)} figures that {len(library)} papers print",
         f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
-        f"what {len(lines)} chapters send, in {sum(map(len, lines.values()))} variants",
-        f"NumPy and the kernel what {sum(found.pooled for found in chapters.values() if found.cases)} hold",
-        f"the kernel what {len(audit.ON_DISK)} read and write",
+        f"the bytes that {len(lines)} chapters send, in {sum(map(len, lines.values()))} variants",
+        f"NumPy and the kernel count the bytes that {sum(found.pooled for found in chapters.values() if found.cases)} hold",
+        f"The kernel counts what {len(audit.ON_DISK)} read and write",
     ):
         assert sentence in readme

@@ -1,13 +1,13 @@
-"""Every number that minidist says a paper prints, next to what is reproduced here, and how.
+"""Published figures, recomputed: each by its formula, or counted on ranks.
 
     python -m minidist papers                  the papers
     python -m minidist papers --paper zero     each of one paper's figures
     python -m minidist papers --run            those that up to 256 ranks can count, counted: a few minutes
     python -m minidist papers --run all        also those that 1,024 ranks count
 
-A figure comes out by a formula, or from ranks that count it at the paper's own N, or p and m. If a paper disagrees with
-itself, what comes out is not what is printed, and the reason is given below the table. What the authors measured on
-their own cluster cannot come out here; a chapter shows its own run next to it.
+Each figure is computed from its formula, or counted on ranks at the paper's own N, or p and m. If a paper disagrees
+with itself, the figure differs from what is printed, and the reason is given below the table. Measurements on the
+authors' clusters cannot be reproduced here; a chapter shows its own run next to them.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from minidist.cli.fields import choice, option, output, read
 from minidist.cli.options import tool
 from minidist.cli.paths import check_writable, write_json
 from minidist.cli.progress import StatusLine
-from minidist.cli.tables import make_table, mark, show
+from minidist.cli.tables import make_console, make_table, mark, show
 from minidist.papers.figure import Figure
 
 
@@ -66,6 +66,9 @@ def count(chosen: Sequence[Paper], most: float = counted.MOST) -> dict[int, floa
     return values
 
 
+KINDS = ("formula", "ranks", "differ", "authors")  # each figure is of one
+
+
 class Recounted(NamedTuple):
     """A figure, and what came out: on ranks if they were started, else by its formula."""
 
@@ -83,6 +86,15 @@ class Recounted(NamedTuple):
     def agrees(self) -> bool | None:
         """Whether that agrees with what is printed; None: nothing has come out."""
         return self.figure.agrees(self.value) if self.shown else None
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        if self.figure.differs or self.agrees is False:
+            return "differ"
+        if self.figure.value is not None:
+            return "formula"
+        return "ranks" if self.on_ranks else "authors"
 
     @property
     def how(self) -> str:
@@ -150,27 +162,34 @@ def as_row(name: str, outcome: Recounted) -> dict[str, Any]:
     }
 
 
+NUMBERS = 44  # the width of the five columns of numbers, and of the space between all columns
+
+
 def print_papers(chosen: Sequence[Paper], found: dict[str, list[Recounted]]) -> None:
-    """A row for each paper: its figures, how many agree, how many ranks can count, how many contradict the paper."""
-    table = make_table(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
-    sums = [0] * 5
+    """A line for each paper: its figures, by kind, and a sum."""
+    table = make_table(left=("", "paper"), right=("printed", *KINDS))
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[1].overflow = "ellipsis"
+    table.columns[1].max_width = max(make_console().width - NUMBERS - max(len(paper.name) for paper in chosen), 1)
+    every = [outcome for paper in chosen for outcome in found[paper.name]]
     for paper in chosen:
-        rows = found[paper.name]
-        numbers = [
-            len(rows),
-            sum(outcome.agrees is True for outcome in rows),
-            sum(outcome.on_ranks for outcome in rows),
-            sum(bool(outcome.figure.differs) for outcome in rows),
-            sum(outcome.how == "theirs" for outcome in rows),
-        ]
-        sums = [total + more for total, more in zip(sums, numbers, strict=True)]
-        table.add_row(paper.name, paper.title, *map(str, numbers))
+        table.add_row(paper.name, paper.title.partition(": ")[2] or paper.title, *count_kinds(found[paper.name]))
     table.add_section()
-    table.add_row("", "", *map(str, sums))
-    show("Numbers that papers print, and how many of them come out here", table)
-    print("on ranks: counted at the paper's own N, or p and m, with --run, above 256 ranks")
-    print("with --run all; differ: the paper disagrees with itself, see --paper NAME;")
-    print("theirs: measured by its authors.")
+    table.add_row("", "", *count_kinds(every))
+    show("Published figures, recomputed", table)
+    counted_now = sum(outcome.value is not None for outcome in every)
+    print("formula: agrees, computed from the paper's formula; ranks: only ranks can count")
+    print("it, at the paper's own N, or p and m (--run; above 256 ranks --run all); differ:")
+    print("the paper contradicts itself (--paper NAME says how); authors: measured on")
+    print("their cluster, and not reproducible here.")
+    if counted_now:
+        print(f"Counted on ranks now: {counted_now} of {sum(outcome.on_ranks for outcome in every)}.")
+
+
+def count_kinds(rows: Sequence[Recounted]) -> list[str]:
+    """The number of figures, and how many are of each kind: these add up."""
+    return [str(len(rows)), *(str(sum(outcome.kind == kind for outcome in rows)) for kind in KINDS)]
 
 
 def print_figures(paper: Paper, rows: Sequence[Recounted]) -> None:

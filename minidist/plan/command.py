@@ -25,6 +25,7 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
+from minidist.plan.headline import headline
 from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
 from minidist.plan.profiles import ProfileOptions
 from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
@@ -183,6 +184,7 @@ def plan(options: PlanOptions) -> int:
         if explained or (asked and not o.check):
             print("\n".join(show.explain(explained or found.rows[0], wanted, cluster, o.tokens)))
         elif not o.check:
+            print("\n".join([show.wrapped(headline(found.rows)), ""]))
             print("\n".join([*show.table(found, fit, wanted, o.rows, o.tokens), "", show.wrapped(show.LEGEND)]))
             said = [*why_first(found.rows), *notes(wanted, o.row), show.assumed(wanted.profile, cluster), show.ASSUMED]
             print("\n".join(map(show.wrapped, said)))

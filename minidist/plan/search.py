@@ -22,6 +22,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
+from minidist.plan.ties import merge_ties, settle_ties
 from minidist.plan.time import (
     Cluster,
     Messages,
@@ -118,14 +119,7 @@ def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) ->
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, question, need))
-    rows.sort(key=rank)
-    return SearchResult(rows, +left_out)
-
-
-def rank(row: Row) -> tuple[float, float, float]:
-    """The fastest rows first. Of those that take equally long: the one that sends for less time, because what a model
-    hides, a cluster may not; then the one that holds less."""
-    return float(f"{row.seconds.step:.9g}"), float(f"{row.links:.9g}"), row.held.total
+    return SearchResult(settle_ties(rows), +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -133,7 +127,7 @@ def best_chunks(rows: Sequence[Row]) -> list[Row]:
     found: dict[Choice, Row] = {}
     for row in rows:
         found.setdefault(replace(row.choice, chunks=0), row)
-    return list(found.values())
+    return merge_ties([*found.values()])
 
 
 STATES, ACTIVATIONS = "model states do not fit", "model states fit, but not with activations"

@@ -104,8 +104,11 @@ def draw(which: str, sizes: Sizes, json: str | None) -> int:
             print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
             report[name] = figures(timelines, v)
             overlaps |= any(span.along for timeline in timelines for span in timeline.spans)
-        print("F: forward, B: backward of the input, W: of the weights; a digit is the last one")
-        print("of its micro-batch; in flight: the most that each stage holds; …: goes on.")
+        print("A line is a stage. F1: forward of micro-batch 1; B1: its backward of the input,")
+        print("W1: of the weights. A digit is a number's last; small: later chunks; …: goes on.")
+        if any(SCHEDULES[name].flushes for name in report):
+            print("Below: a step's time, of which F, B and W take one unit each, and how much of it")
+            print("stages idle; in flight: the most micro-batches that stages 1, 2, ... hold.")
         if overlaps:
             print("F1&B2 is a forward that overlaps with a backward, W included.")
         if not all(SCHEDULES[name].flushes for name in report):
@@ -116,7 +119,7 @@ def draw(which: str, sizes: Sizes, json: str | None) -> int:
 
 
 def figures(timelines: Sequence[Timeline], v: int) -> dict[str, Any]:
-    """A step's time, the part of it that stages idle, and the most chunks in flight on each stage."""
+    """A step's time, the part of it that stages idle, and the most micro-batches in flight on each stage."""
     time = max(timeline.end for timeline in timelines)
-    flying = [in_flight(timeline) for timeline in timelines]
+    flying = [in_flight(timeline, v) for timeline in timelines]
     return {"time": time / v, "idle": idle_part(timelines, time), "in_flight": flying}

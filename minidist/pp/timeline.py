@@ -115,14 +115,14 @@ def versions_line(timeline: Timeline, scale: int, room: int) -> str:
     return "".join(marks).rstrip()
 
 
-def in_flight(timeline: Timeline) -> int:
-    """The most (chunks of) micro-batches between their F and the end of their W."""
+def in_flight(timeline: Timeline, chunks: int = 1) -> float:
+    """The most micro-batches between their F and the end of their W. In one of v `chunks`, one counts as 1/v."""
     now, most = 0, 0
     for span in timeline.spans:
         now += span.letter in ("F", "F&B")
         most = max(most, now)
         now -= span.letter in ("W", "F&B")
-    return most
+    return most / chunks
 
 
 def idle_part(timelines: Sequence[Timeline], time: float) -> float:
@@ -133,7 +133,7 @@ def idle_part(timelines: Sequence[Timeline], time: float) -> float:
 def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
-    flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
+    flying = " ".join(f"{in_flight(timeline, chunks):g}" for timeline in timelines)
     return f"{step / chunks:g} units of time, {tell_idle(timelines)}; in flight {flying}"
 
 

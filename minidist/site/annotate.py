@@ -12,6 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+NOTES = Path(__file__).parent / "static" / "notes.js"  # in the page itself, so that it acts before the first picture
 SECTION = re.compile(r" *# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file, or of a class
 
 
@@ -85,18 +86,16 @@ def _plain(lines: list[str]) -> Iterator[AnnotatedLines]:
 
 
 def as_html(pieces: list[AnnotatedLines]) -> str:
-    """Rows of two columns: notes on the left, code on the right."""
-    rows = []
+    """A row for each piece: its code, and its note next to it, which opens where there is no room for both."""
+    rows = ['<p class="notes"><button type="button">Open all notes</button></p>']
     for piece in pieces:
         if piece.title:
             rows.append(f"<h3>{html.escape(piece.title[0].upper() + piece.title[1:])}</h3>")
             continue
         anchor = f' id="{piece.name}"' if piece.name else ""
-        rows.append(
-            f'<div class="piece"{anchor}><div class="note">{prose(piece.note)}</div>'
-            f'<div class="code">{colored(piece.code)}</div></div>'
-        )
-    return "\n".join(rows)
+        note = f'<details class="note" open><summary>note</summary>{prose(piece.note)}</details>' if piece.note else ""
+        rows.append(f'<div class="piece"{anchor}>{note}<div class="code">{colored(piece.code)}</div></div>')
+    return "\n".join([*rows, f"<script>{NOTES.read_text(encoding='utf-8')}</script>"])
 
 
 def colored(code: str) -> str:

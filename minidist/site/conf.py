@@ -55,6 +55,14 @@ def _reach_by_keyboard(app: Any, page: str, template: str, context: dict[str, An
     context["body"] = made.replace("<p><img ", '<p class="wide" tabindex="0"><img ')
 
 
+def _lead_to_the_code(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Each page leads to the file that it is made from, if the project has an address."""
+    from minidist.site.sources import file_of
+
+    edited = f"{minidist.ADDRESS}/edit/main/{file_of(page)}" if minidist.ADDRESS and file_of(page) else ""
+    context |= {"edited": edited, "address": minidist.ADDRESS, "version": minidist.__version__}
+
+
 def _leave_out_styles(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
     """Leave out styles without effect: MyST-NB's 43 KB on pages without a notebook."""
     if not page.endswith("/lesson"):
@@ -72,5 +80,6 @@ def _search_prose_alone(app: Any, document: Any) -> None:
 def setup(app: Any) -> None:
     app.connect("html-page-context", _reach_by_keyboard)
     app.connect("html-page-context", _leave_out_styles)
+    app.connect("html-page-context", _lead_to_the_code)
     app.connect("doctree-read", _search_prose_alone)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

@@ -9,7 +9,7 @@ from typing import get_args
 
 import minidist
 from minidist.claims.mutants import mutants_of
-from minidist.claims.papers import Recounted, library, outcomes
+from minidist.claims.papers import KINDS, Recounted, library, outcomes
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Evidence
 from minidist.site import annotate, changes, compute, forms, traces
@@ -30,15 +30,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def home(computing: Sequence[forms.Page]) -> str:
-    """The first page. computing: the pages that compute, if there are any, to which it links."""
-    links = [
-        *(f"[{page.title.rstrip('?').lower()}]({page.name}.md)" for page in computing),
-        "[collectives](collectives.md)",
-    ]
-    return (HERE / "home.md").read_text().replace("{computing}", ", ".join(links))
-
-
 # ---- chapters and code -----------------------------------------------------------------------------------------------
 
 
@@ -48,7 +39,7 @@ def table_of_chapters() -> str:
 
 
 def table_of_rooms(paths: Sequence[str]) -> str:
-    """The table of rooms that have a page. paths: their texts in the clone."""
+    """The table of folders that have a page. paths: their texts in the clone."""
     rows = []
     for path in paths:
         title, folder = (CLONE / path).read_text().partition("\n")[0].removeprefix("# "), posixpath.dirname(path)
@@ -57,8 +48,8 @@ def table_of_rooms(paths: Sequence[str]) -> str:
             document, _ = annotate.take_apart(room)
             about = document.partition("\n")[0].removesuffix(" See README.md.")
         rows.append((f"[{title}]({path})", f"`{folder}/`", about))
-    told = "The first page says which file is where. The others are about one folder each: a room, below the chapters."
-    return f"# Rooms of the house\n\n{told}\n\n" + table(("page", "folder", "what it is about"), rows)
+    told = "The first page maps the code. Each other page describes one folder."
+    return f"# The code, folder by folder\n\n{told}\n\n" + table(("page", "folder", "what it is about"), rows)
 
 
 COLLECTIVES = "Collectives, step by step"  # its page's title
@@ -67,9 +58,27 @@ PLAYED = {  # the page on which a reader can play with a chapter's subject
     "context_parallel": "collectives",
     "expert_parallel": "collectives",
     "pipeline": "schedules",
-    **dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "tensor_parallel"), "memory"),
+    **dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "zero_r", "tensor_parallel"), "memory"),
     **dict.fromkeys(("fsdp", "parallel3d"), "plan"),
 }
+
+
+PLAYED_IN_LESSONS = {  # by a lesson's number
+    **dict.fromkeys(("04", "16", "17"), "collectives"),
+    **dict.fromkeys(("05", "06", "07", "08", "09", "10", "11", "12"), "memory"),
+    **{"13": "schedules", "14": "plan", "15": "plan"},
+}
+
+
+def titles_of(computing: Sequence[forms.Page]) -> dict[str, str]:
+    """The titles of all pages to play with, by their names."""
+    return {"collectives": COLLECTIVES} | {page.name: page.title for page in computing}
+
+
+def played_with(lesson: str, computing: Sequence[forms.Page]) -> str:
+    """A link from a lesson to the page on which a reader can play with its subject."""
+    titles, played = titles_of(computing), PLAYED_IN_LESSONS.get(posixpath.basename(posixpath.dirname(lesson))[:2], "")
+    return f"Play with it: [{titles[played]}](../../{played}.md)." if played in titles else ""
 
 
 def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
@@ -77,8 +86,7 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
     pages that compute, if there are any."""
     document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
     title, _, rest = document.partition("\n")
-    titles = {"collectives": COLLECTIVES} | {page.name: page.title for page in computing}
-    played = PLAYED.get(name, "")
+    titles, played = titles_of(computing), PLAYED.get(name, "")
     play = f"Play with it: [{titles[played]}](../{played}.md)" if played in titles else ""
     parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name), play]
     if ran:
@@ -89,7 +97,7 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
         parts += ["## What changes", "Each method next to the one that it replaces.", raw(changes.as_html(found))]
     if (file := PACKAGE / "claims" / "mutants" / f"{name}.toml").exists():
         rows = [(mutant.mistake, "; ".join(mutant.fells)) for mutant in mutants_of(file)]
-        parts += ["## Broken programs, and the claims that fall", table(("the mistake", "claims that fall"), rows)]
+        parts += ["## Broken programs, and the claims that catch them", table(("the mistake", "caught by"), rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -125,43 +133,63 @@ def source(path: str) -> str:
 
 # ---- figures of papers -----------------------------------------------------------------------------------------------
 
-COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "read in; why it differs")
+COLUMNS = ("paper", "where", "which", "printed", "here", "why it differs", "formula", "read in")
 EVERY = "all"  # the choice of all papers, or all kinds of evidence
+MISPRINTS, ON_RANKS = "misprints", "on-ranks"  # the kinds of figures that a button shows
 
 
 def figures(counted: Mapping[int, float]) -> str:
-    """All figures of papers, in a table that a reader can search, and filter by paper and evidence. counted: what ranks
-    have counted, by the figure's id."""
-    papers, rows = library(), []
-    for paper in papers.values():
-        for out in outcomes(paper, counted):
-            figure = out.figure
-            cells = [paper.name, figure.source, figure.cell, f"{figure.printed} {figure.unit}".strip(), figure.formula]
-            cells += [come_out(out), "; ".join(filter(None, (figure.evidence, figure.differs)))]
-            marks = f'data-paper="{paper.name}" data-evidence="{figure.evidence}"'
-            rows.append(f"<tr {marks}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+    """All figures of papers, in a table that a reader can search, and filter by kind, paper and evidence. It opens on
+    the misprints. counted: what ranks have counted, by the figure's id."""
+    found = {name: outcomes(paper, counted) for name, paper in library().items()}
+    every = [out for rows in found.values() for out in rows]
+    rows = "".join(figure_row(name, out) for name, outs in found.items() for out in outs)
     head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
-    shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    of = {kind: sum(out.kind == kind for out in every) for kind in KINDS}
+    on_ranks = sum(out.on_ranks for out in every)
+    buttons = "".join(
+        f'<label><input type="radio" name="show" value="{kind}"{" checked" * (kind == MISPRINTS)}>{words}</label>'
+        for kind, words in (
+            (MISPRINTS, f"{of['differ']} misprints"),
+            (ON_RANKS, f"{on_ranks} counted on ranks"),
+            (EVERY, f"all {len(every)}"),
+        )
+    )
     search = (
-        f'<form class="compute" id="filter">{forms.ChoiceField("paper", "paper", EVERY, [EVERY, *papers]).as_html()}'
+        f'<form class="compute" id="filter"><fieldset class="long choices"><legend>figures</legend>{buttons}</fieldset>'
+        f"{forms.ChoiceField('paper', 'paper', EVERY, [EVERY, *found]).as_html()}"
         f"{forms.ChoiceField('evidence', 'where it was read', EVERY, [EVERY, *get_args(Evidence)]).as_html()}"
         '<label>section, formula, any words <input name="words" type="search"></label></form>'
-        '<p><output id="count"></output></p>'
+        f'<p><output id="count">{of["differ"]} of {len(every)} figures</output></p>'
+        "<noscript><style>#figures tr[hidden] { display: table-row !important; }</style></noscript>"
     )
     script = '<script type="module" src="_static/figures.js"></script>'
+    agree = "were counted on ranks, and agree" if counted else "are counted on ranks"
     return "\n\n".join([
-        "# What papers print, and what comes out here",
-        "A figure comes out by its formula, or ranks count it: `python -m minidist papers --run`. ✓: it comes out as\n"
-        "printed. ✗: it does not, and the last column says why. What authors measured on their own cluster cannot\n"
-        "come out here.",
+        "# Published figures, recomputed",
+        f"Of **{len(every)} figures** that {len(found)} papers print, **{of['formula']}** agree by their formula;"
+        f" **{of['ranks']}** more {agree}; **{of['differ']} differ**, because the paper contradicts itself:\n"
+        f"misprints. {of['authors']} were measured on the authors' clusters, and cannot be reproduced here.",
         raw(f'{search}<div class="wide tall" tabindex="0">{shown}</div>{script}'),
+        "✓: the figure here is the printed one. ✗: it is not, and the table says why. In a terminal: "
+        "`python -m minidist papers`, and with `--run` counted on ranks.",
     ])  # fmt: skip
+
+
+def figure_row(paper: str, out: Recounted) -> str:
+    figure, kinds = out.figure, [MISPRINTS] * (out.kind == "differ") + [ON_RANKS] * out.on_ranks
+    cells = [paper, figure.source, figure.cell, f"{figure.printed} {figure.unit}".strip(), come_out(out)]
+    cells += [figure.differs, figure.formula, figure.evidence]
+    marks = f'data-paper="{paper}" data-evidence="{figure.evidence}" data-kinds="{" ".join(kinds)}"'
+    hidden = " hidden" * (out.kind != "differ")
+    return f"<tr {marks}{hidden}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def come_out(out: Recounted) -> str:
     """The recounted figure, whether it agrees, and whether ranks counted it; or why there is none."""
     if not out.shown:
-        return {"ranks": "(not counted)", "theirs": "(measured by the authors)"}[out.how]
+        return {"ranks": "(not counted)", "authors": "(measured by the authors)"}[out.kind]
     return f"{out.shown} {'✓' if out.agrees else '✗'}{' on ranks' * (out.value is not None)}"
 
 
@@ -176,7 +204,8 @@ def computing(page: forms.Page) -> str:
     view = f'<div id="view" aria-live="polite">{compute.VIEWS[page.name](page.first())}</div>'
     state = f'<p><output id="state">{NO_SCRIPT}</output></p>\n'
     script = '<script type="module" src="_static/compute.js"></script>'
-    return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + state + view + script)}"
+    made = raw(f'<div class="computing">{page.form()}{state}{view}</div>{script}')
+    return f"# {page.title}\n\n{page.text}\n\n{made}"
 
 
 FIRST = ("reduce-scatter", 4)  # the collective, and the ranks, that the page shows at first

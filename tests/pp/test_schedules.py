@@ -453,6 +453,8 @@ def test_draws_all_schedules_without_mpi():
         assert all(set(line) <= set("0123456789| ") for line in picture if line not in stages)
     assert "33 units of time, 27.3% idle; in flight 4 3 2 1" in lines
     assert "28.5 units of time" in drawn.stdout
+    below = lines[lines.index(pictures["zb-v"][3]) + 1]
+    assert below.endswith("in flight 4 4 4 4")  # micro-batches, as 1F1B's: 8 chunks, of which a stage has two
     assert all(words in drawn.stdout for words in EXPLAINED)
 
 
@@ -538,7 +540,8 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
 def test_a_drawing_explains_what_it_has():
     """Nothing of overlaps and versions of weights where there are none."""
     drawn = run_without_mpi("--draw", "zb-v", "-p", "2", "-m", "4").stdout
-    assert "of its micro-batch" in drawn
+    assert "forward of micro-batch 1" in drawn
+    assert "Below: a step's time" in drawn
     assert not any(words in drawn for words in EXPLAINED)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 
+from minidist.claims import counted
 from minidist.claims.papers import library
-from minidist.site import browser_python
+from minidist.site import browser_python, home
 
 LARGEST = 300_000  # bytes of a page with all that it shows, without notebooks' outputs and without Python
 AXE = "axe-core@4.10.2"
@@ -19,7 +21,16 @@ BETWEEN = (820, 1366, 1600)  # where columns have just come, or are about to
 OF_CODE = "source/"  # pages that are made alike
 KINDS = [  # one page of each
     *("index", "chapters/index", "chapters/zero2", "chapters/pipeline", "lessons/index"),
-    *("lessons/04_ring_all_reduce/lesson", "memory", "schedules", "plan", "collectives", "papers", "rooms"),
+    *(
+        "lessons/04_ring_all_reduce/lesson",
+        "memory",
+        "schedules",
+        "plan",
+        "collectives",
+        "papers",
+        "rooms",
+        "changelog",
+    ),
     *("minidist/README", "source/minidist/nn/flat.py", "search"),
 ]
 
@@ -82,16 +93,24 @@ def test_pages_open_at_every_width(site: Path, address: str, opened: Callable[..
 
 
 def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
-    """By paper, by evidence, by words of a section; the address holds the choice, and counts say what is left."""
+    """It opens on the misprints. By kind, by paper, by evidence, by words of a section; the address holds the choice,
+    and counts say what is left."""
     page = opened()
     page.goto(address + "papers.html")
     every = [(name, figure) for name, paper in library().items() for figure in paper.figures]
 
     def shown() -> list[str]:
         rows = page.locator("#figures tbody tr:not([hidden])")
-        assert page.locator("#count").inner_text() == f"{rows.count()} of {len(every)} figures"
+        assert page.locator("#count").inner_text().partition(":")[0] == f"{rows.count()} of {len(every)} figures"
         return [words.replace("\t", " ") for words in rows.locator("td:nth-child(3)").all_inner_texts()]
 
+    assert shown() == [figure.cell for _, figure in every if figure.differs] != []
+    on_ranks = {id(figure) for job in counted.JOBS for figure, _ in job.gives}
+    page.get_by_label("counted on ranks").check()
+    assert shown() == [figure.cell for _, figure in every if id(figure) in on_ranks]
+    page.go_back()
+    assert page.get_by_label("misprints").is_checked()
+    page.get_by_label(f"all {len(every)}").check()
     assert len(shown()) == len(every)
     page.locator("[name=paper]").select_option("zero")
     assert shown() == [figure.cell for name, figure in every if name == "zero"]
@@ -106,6 +125,68 @@ def test_figures_are_filtered(address: str, opened: Callable[..., Any]) -> None:
     assert shown() == [figure.cell for _, figure in every if figure.evidence == "code"] != []
 
 
+BOXES = """() => [...document.querySelectorAll('.piece')].filter(one => one.querySelector('.note')).map(one =>
+    ['.code', '.note', '.note p'].map(part => one.querySelector(part).getBoundingClientRect().toJSON()))"""
+
+
+def test_code_comes_first_and_notes_open_next_to_it(address: str, opened: Callable[..., Any]) -> None:
+    """On a phone below the code, on a laptop right of it; on a large screen all are open, left of it."""
+    for width in (390, 1280, 1920):
+        page = opened(viewport={"width": width, "height": 900})
+        page.goto(f"{address}chapters/zero3.html")
+        notes = page.locator("details.note")
+        assert [note.get_attribute("open") is not None for note in notes.all()] == [width == 1920] * notes.count()
+        if width < 1920:
+            code, note, _ = page.evaluate(BOXES)[0]
+            assert note["height"] < 30  # what it says is not in the way
+            notes.first.locator("summary").click()
+        code, note, text = page.evaluate(BOXES)[0]
+        assert text["height"] > 0
+        if width == 390:
+            assert text["top"] >= code["bottom"]
+        else:
+            left, right = (code, note) if width == 1280 else (note, code)
+            assert left["right"] <= right["left"]
+            assert abs(code["top"] - note["top"]) < 30
+        if width < 1920:
+            page.get_by_role("button", name="Open all notes").click()
+            assert all(note.get_attribute("open") is not None for note in notes.all())
+            page.get_by_role("button", name="Close all notes").click()
+            assert not any(note.get_attribute("open") is not None for note in notes.all())
+
+
+def test_the_home_page_plays(address: str, opened: Callable[..., Any]) -> None:
+    """Every model, number of ranks and stage shows its own bars; the address holds them, and Back undoes a change."""
+    page = opened()
+    page.goto(f"{address}index.html")
+
+    def is_shown(model: str, n: int, stage: int) -> None:
+        said = re.findall(r"<p>(.*?)</p>", home.draw_ladder(model, n)[stage])[-1]
+        page.wait_for_function(
+            "said => document.getElementById('view').innerText.includes(said)", arg=unescape(re.sub("<.*?>", "", said))
+        )
+        assert page.locator("#view svg g:not(.pale)").count() == 1
+
+    is_shown("llama2-7b", 64, 3)
+    page.get_by_label("ranks N").focus()
+    page.keyboard.press("ArrowRight")
+    is_shown("llama2-7b", 128, 3)
+    page.get_by_label("ZeRO stage").focus()
+    page.keyboard.press("ArrowLeft")
+    is_shown("llama2-7b", 128, 2)
+    page.get_by_label("model").select_option("llama3-405b")
+    is_shown("llama3-405b", 128, 2)
+    page.reload()
+    is_shown("llama3-405b", 128, 2)
+    for before in (("llama2-7b", 128, 2), ("llama2-7b", 128, 3), ("llama2-7b", 64, 3)):
+        page.go_back()
+        is_shown(*before)
+    page.goto(f"{address}index.html#model=gpt2-xl&dp=3&zero=1")
+    is_shown("gpt2-xl", 64, 1)
+    said = page.locator(".refused.address").inner_text()
+    assert said == "The address asks for what cannot be. dp = 3: not a power of two from 1 to 1024; this page shows 64."
+
+
 WITHOUT_LABEL = """() => [...document.querySelectorAll("main input, main select, main textarea")]
     .filter(field => !field.labels.length && !field.ariaLabel).map(field => field.outerHTML)"""
 
@@ -113,7 +194,7 @@ WITHOUT_LABEL = """() => [...document.querySelectorAll("main input, main select,
 def test_each_field_has_its_label(address: str, opened: Callable[..., Any]) -> None:
     """A reader hears it, and may press it."""
     page = opened()
-    for name in ("memory", "schedules", "plan", "collectives", "papers", "search"):
+    for name in ("index", "memory", "schedules", "plan", "collectives", "papers", "search"):
         page.goto(f"{address}{name}.html")
         assert page.evaluate(WITHOUT_LABEL) == [], name
 

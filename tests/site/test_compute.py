@@ -17,9 +17,10 @@ from minidist.papers import zero
 from minidist.plan import command
 from minidist.plan.choice import divides
 from minidist.plan.search import families
-from minidist.site import browser_python, compute
+from minidist.site import browser_python, compute, home
 from minidist.site.forms import MEMORY_PAGE, PAGES, PLAN_PAGE, Powers
 from minidist.site.views import memory, plan
+from minidist.site.views.html import in_words_of_form
 from sampling import shard_of_this_run
 
 
@@ -189,7 +190,31 @@ def test_a_setting_that_cannot_be_is_one_that_no_plan_tries() -> None:
 
 def test_a_model_has_no_more_positions_than_it_has() -> None:
     view = memory.view_memory(MEMORY_PAGE.first() | {"model": "gpt2"})
-    assert "context 4096: gpt2 has 1,024 positions" in view
+    assert "“tokens of a sequence s” 4096: gpt2 has 1,024 positions" in view
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_the_ladder_is_the_memory_page(stage: int) -> None:
+    """The home page's bar of a stage, its peak and its states are those of the memory page, on data ranks alone."""
+    for name, n in (("llama2-7b", 64), ("gpt2-xl", 8), ("llama3-405b", 1024)):
+        view = home.draw_ladder(name, n)[stage]
+        s = "1024" if name == "gpt2-xl" else "4096"
+        alone = {"dp": str(n), "pp": "1", "m": "1", "zero": str(stage), "model": name, "context": s, "per_host": str(n)}
+        rows = {found[0]: found for found in map(cells, rows_of(memory.view_memory(MEMORY_PAGE.first() | alone)))}
+        peak = float(rows["peak"][2].replace(",", ""))
+        bars = re.findall(r"<text[^>]*>([^<]*): ([\d.,]+) GB</text>", view)
+        assert [title for title, _ in bars] == [*memory.LADDER]
+        assert bars[stage][1] == rows["peak"][2]
+        assert view.count('class="pale"') == 3
+        states = sum(float(rows[kind][2].replace(",", "")) for kind in ("parameters", "gradients", "optimizer states"))
+        said = re.findall(r"<strong>([\d.,]+) GB</strong>", view)
+        assert [float(word.replace(",", "")) for word in said] == pytest.approx([states, peak], abs=0.051)
+        assert ("it fits" in view) == (peak <= 80)
+        assert ("1.5 times as much as data parallelism" in view) == (stage == 3)
+
+
+def rows_of(view: str) -> list[str]:
+    return re.findall("<tr>(.*?)</tr>", view)
 
 
 # ---- plan ------------------------------------------------------------------------------------------------------------
@@ -221,7 +246,8 @@ def check_plan(seed: int, capsys: pytest.CaptureFixture[str]) -> int:
     if "refused" in view:
         with pytest.raises(UsageError) as refusal:
             command.main(line.split())
-        said = str(refusal.value).removesuffix(" (--help lists the options)")
+        said = in_words_of_form(str(refusal.value), plan.LABELS)
+        assert "--" not in said
         assert unescape(view.split('"refused">')[1]) == f"{said}</p>", line
         return 0
     command.main(line.split())
@@ -273,16 +299,28 @@ def test_a_plan_that_cannot_be_says_why() -> None:
     for changed, reason in (
         ({"ranks": "many"}, "must be a whole number"),
         ({"across": "0GB/s"}, "must be bytes a second"),
-        ({"device-memory": "10MB"}, "none of 2,831 layouts fits: "),
-        ({"context": "9999"}, "has 1,024 positions"),
+        ({"device-memory": "10MB"}, "use more “devices”, or more “memory of a device”"),
+        ({"context": "9999"}, "“tokens of a sequence” 9999: gpt2 has 1,024 positions"),
     ):
-        view = unescape(compute.answer("plan", json.dumps(PLAN_PAGE.first() | changed)))
-        assert reason in view.split("refused")[1]
-        assert "--help" not in view
+        settings = plan_settings(0) | {"model": "gpt2", "batch": "8K", "context": "1024", "ranks": "4"} | changed
+        view = unescape(compute.answer("plan", json.dumps(settings)))
+        said = view.split("refused")[1]
+        assert reason in said
+        assert "--" not in said
+
+
+def test_an_error_has_the_words_of_the_form() -> None:
+    for said, words in (
+        ("nothing divides: use another --ranks", "nothing divides: use another value of “devices”"),
+        ("argument --ranks: no (--help lists the options)", "“devices”: no"),
+        ("zb-v takes 8 for -m, not -p 3", "zb-v takes 8 for “micro-batches”, not “p” 3"),
+    ):
+        assert in_words_of_form(said, plan.LABELS | {"m": "micro-batches"}) == words
 
 
 def test_a_number_may_have_commas() -> None:
-    views = [compute.answer("plan", json.dumps(PLAN_PAGE.first() | {"batch": batch})) for batch in ("16,384", "16384")]
+    small = PLAN_PAGE.first() | {"model": "gpt2", "ranks": "4", "context": "1024"}
+    views = [compute.answer("plan", json.dumps(small | {"batch": batch})) for batch in ("16,384", "16384")]
     assert views[0] == views[1]
     assert "refused" not in views[0]
 

@@ -26,6 +26,11 @@ SET = """(wanted) => {
     }
     form.dispatchEvent(new Event('input'));
 }"""
+SHOWS = """expected => {
+    const words = document.getElementById('view').innerHTML.replace(/<[^>]*>/g, ' ');
+    const text = new DOMParser().parseFromString(words, 'text/html').documentElement.textContent;
+    return text.split(/\\s+/).filter(word => word).join(' ') === expected;
+}"""
 ANSWERED = "(before) => { const now = document.getElementById('view').dataset.number; return now && now !== before; }"
 NUMBER = "document.getElementById('view').dataset.number ?? ''"
 TEXTS = {
@@ -142,10 +147,56 @@ def test_the_address_holds_the_setting(computing: forms.Page, open_computing: Ca
 
 @pytest.mark.parametrize("computing", PAGES, ids=lambda page: page.name)
 def test_an_address_that_is_wrong_changes_nothing(computing: forms.Page, open_computing: Callable[..., Any]) -> None:
-    """Words that no field has, and numbers that are none: each field keeps its first value. Texts take anything."""
+    """Words that no field has, and numbers that are none: each field keeps its first value, and the page says so. Texts
+    take anything."""
     wrong = {one.name: "nosuch" for one in computing.settings if not isinstance(one, forms.Text)}
     page = open_computing(computing, f"#{urlencode(wrong | {'unknown': '1'})}")
     assert shown_by(page) == text_of(computing, computing.first())
+    said = page.locator(".refused.address").inner_text()
+    assert all(f"{name} = nosuch: not " in said for name in wrong)
+    assert "unknown: this page has no such setting" in said
+    field = page.locator(f"[name={computing.settings[0].name}]")
+    answer_of(page, lambda: field.select_option(index=1))
+    assert page.locator(".refused.address").count() == 0
+
+
+def test_an_address_bends_nothing(open_computing: Callable[..., Any]) -> None:
+    """Numbers between the steps of a slider, and beyond its ends."""
+    page = open_computing(MEMORY_PAGE, "#dp=12&zero=7&capacity=81&tp=2&context=128")
+    assert shown_by(page) == text_of(MEMORY_PAGE, MEMORY_PAGE.first() | {"tp": "2"})
+    assert page.locator(".refused.address").inner_text() == (
+        "The address asks for what cannot be. dp = 12: not a power of two from 1 to 1024; this page shows 8."
+        " zero = 7: not in steps of 1 from 0 to 3; this page shows 1."
+        " capacity = 81: not in steps of 8 from 8 to 288; this page shows 80."
+        " context = 128: not a power of two from 256 to 131072; this page shows 4096."
+    )
+
+
+def test_back_undoes_a_change(open_computing: Callable[..., Any]) -> None:
+    """Each change of a setting; a slider that is moved through many values is one change."""
+    page, first = open_computing(MEMORY_PAGE), MEMORY_PAGE.first()
+    page.get_by_label("ZeRO stage").focus()
+    answer_of(page, lambda: page.keyboard.press("ArrowRight"))
+    answer_of(page, lambda: page.get_by_label("recomputation").select_option("none"))
+    box = page.get_by_label("data ranks").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    for part in (0.4, 0.6, 0.99):
+        page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2)
+    answer_of(page, page.mouse.up)
+    settings = [first, first | {"zero": "2"}, first | {"zero": "2", "recompute": "none"}]
+    for wanted in reversed(settings):
+        page.go_back()
+        expected = " ".join(text_of(MEMORY_PAGE, wanted))
+        page.wait_for_function(SHOWS, arg=expected, timeout=60_000)
+
+
+def test_the_picture_comes_before_the_controls(address: str, opened: Callable[..., Any]) -> None:
+    for width in (390, 1280):
+        page = opened(viewport={"width": width, "height": 900})
+        page.goto(f"{address}memory.html")
+        picture, form = (page.locator(part).bounding_box() for part in ("#view svg", "form.compute"))
+        assert picture["y"] + picture["height"] <= min(form["y"], 700)
 
 
 def test_what_a_change_changes_is_marked(open_computing: Callable[..., Any]) -> None:

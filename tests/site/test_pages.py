@@ -15,7 +15,7 @@ from minidist import papers
 from minidist.claims import counted
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Figure, plain
-from minidist.site import annotate, changes, content
+from minidist.site import annotate, changes, content, home
 from minidist.site.forms import PAGES
 from minidist.site.sources import Sources
 
@@ -43,25 +43,28 @@ def test_the_table_has_every_figure() -> None:
     between them. ✗: the paper disagrees with itself, and the reason follows. What nothing comes out of says why."""
     on_ranks = {id(one): one for job in counted.JOBS for one, _ in job.gives}
     values = {at: one.value for at, one in [*on_ranks.items()][::2] if one.value is not None}  # as if counted
-    rows = re.findall(r'<tr data-paper="(.*?)" data-evidence="(.*?)">(.*?)</tr>', content.figures(values))
+    shown = content.figures(values)
+    rows = re.findall(r'<tr data-paper="(.*?)" data-evidence="(.*?)" data-kinds="(.*?)"(.*?)>(.*?)</tr>', shown)
     known = known_figures()
     assert len(rows) == len(known) > 500
-    for (paper, evidence, shown), (name, figure) in zip(rows, known, strict=True):
-        cells = [unescape(cell) for cell in re.findall("<td>(.*?)</td>", shown)]
+    for (paper, evidence, kinds, hidden, row), (name, figure) in zip(rows, known, strict=True):
+        cells = [unescape(cell) for cell in re.findall("<td>(.*?)</td>", row)]
+        assert kinds.split() == ["misprints"] * bool(figure.differs) + ["on-ranks"] * (id(figure) in on_ranks)
+        assert ("hidden" in hidden) == (not figure.differs)  # it opens on the misprints
         assert (paper, unescape(evidence)) == (name, figure.evidence)
         number = f"{figure.printed} {figure.unit}".strip()
-        assert cells[:5] == [name, figure.source, figure.cell, number, figure.formula]
+        assert cells[:4] == [name, figure.source, figure.cell, number]
+        assert cells[5:] == [figure.differs, figure.formula, figure.evidence]
         sign = ""
         if figure.value is None:
-            assert cells[5] == ("(not counted)" if id(figure) in on_ranks else "(measured by the authors)")
+            assert cells[4] == ("(not counted)" if id(figure) in on_ranks else "(measured by the authors)")
         else:
-            out, sign, how = re.fullmatch(r"(.*?) ([✓✗])( on ranks)?", cells[5]).groups()  # type: ignore[union-attr]
+            out, sign, how = re.fullmatch(r"(.*?) ([✓✗])( on ranks)?", cells[4]).groups()  # type: ignore[union-attr]
             assert out == figure.rounded(figure.value)
             assert bool(how) == (id(figure) in values)
             ends = [plain(figure.rounded(end)) for end in figure.bounds or ()]
             agrees = ends[0] <= plain(figure.printed) <= ends[1] if ends else out == figure.printed
             assert sign == "✗✓"[agrees]
-        assert cells[6].split("; ", 1) == [figure.evidence, *([figure.differs] if figure.differs else [])]
         assert figure.differs or sign != "✗"
 
 
@@ -161,13 +164,13 @@ def test_the_table_of_rooms() -> None:
 
 def test_the_home_page_shows_the_way() -> None:
     """Each page that computes, the commands of the Makefile, and a start for each kind of reader."""
-    page = content.home(PAGES)
+    page = home.text(PAGES)
     for name in ("memory", "schedules", "plan", "collectives"):
-        assert page.count(f"]({name}.md)") == 1
-        assert f"]({name}.md)" not in content.home([]) or name == "collectives"
+        assert page.count(f"]({name}.md)") == 1 + (name == "memory")
+        assert f"]({name}.md)" not in home.text([]) or name == "collectives"
     targets = re.findall(r"^([a-z-]+):", (CLONE / "Makefile").read_text(), re.MULTILINE)
     commands = re.findall(r"^make ([a-z-]+)", page, re.MULTILINE)
-    assert len(commands) == 2
+    assert commands == ["demo"]
     assert {*commands} <= {*targets}
     assert {"an engineer", "learning on your own", "a teacher"} <= {row[0] for row in rows_of(page)}
 

@@ -21,7 +21,8 @@ from minidist.programs.pipeline import CHAPTER
 from minidist.site import compute
 from minidist.site.forms import SCHEDULES_PAGE, WORDS, Slider
 from minidist.site.views import schedules
-from minidist.site.views.schedules import LEFT, ROW, WIDTH
+from minidist.site.views.html import in_words_of_form
+from minidist.site.views.schedules import LABELS, LEFT, ROW, WIDTH
 from minidist.train import Alone
 from sampling import shard_of_this_run
 
@@ -134,7 +135,7 @@ def check(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     for name, part, rows in zip(names, parts, worked, strict=True):
         reported = report(name, settings, capsys)
         if isinstance(reported, str):
-            assert unescape(part) == f'<p class="refused">{reported}</p>', settings
+            assert unescape(part) == f'<p class="refused">{in_words_of_form(reported, LABELS)}</p>', settings
             continue
         assert_drawn(part, rows, (WIDTH - LEFT) / last)
         end, schedule = max(one.end for row in rows for one in row), SCHEDULES[name]

@@ -1,22 +1,15 @@
 // A page that computes: its form is its settings, the address holds them, and Python makes the view.
-import { fill, isPower } from "./address.js";
+import { bind, fill, values } from "./address.js";
 
 const form = document.querySelector("form.compute"), view = document.getElementById("view");
 const state = document.getElementById("state"), page = form.dataset.page;
 const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
 let asked = 0, busy = false, waiting = false, loaded = false;
 
-function settings() {
-  const values = Object.fromEntries(new FormData(form));
-  for (const name in values) if (isPower(form.elements[name])) values[name] = String(2 ** values[name]);
-  return values;
-}
-
-let shown = JSON.stringify(settings()); // what the view is of: the first one, of the form as it was made
+let shown = JSON.stringify(values(form)); // what the view is of: the first one, of the form as it was made
 
 function compute() {
-  const now = settings();
-  history.replaceState(null, "", "#" + new URLSearchParams(now));
+  const now = values(form);
   for (const output of form.querySelectorAll("output")) output.value = now[output.htmlFor];
   if (busy) { waiting = true; return; }
   busy = true;
@@ -27,7 +20,7 @@ function compute() {
   };
   tell();
   const timer = setInterval(tell, 1000);
-  worker.postMessage({ page, settings: now, number: ++asked });
+  worker.postMessage({ page, settings: now, number: ++asked, shown: JSON.stringify(now) === shown });
   worker.onerror = () => {
     clearInterval(timer);
     view.ariaBusy = false;
@@ -42,7 +35,7 @@ function compute() {
       shown = "";
       console.error(data.error);
     } else {
-      show(data.view);
+      if (data.view !== undefined) show(data.view); // what is shown already needs no answer
       shown = JSON.stringify(data.settings);
       view.dataset.number = data.number;
       view.dataset.took = Math.round(performance.now() - since);
@@ -74,12 +67,7 @@ function figures() { // by their places: in which table, in the row of which tit
   return found;
 }
 
-form.addEventListener("input", event => { if (event.target.type !== "text") compute(); });
-form.addEventListener("change", event => { if (event.target.type === "text") compute(); });
-form.addEventListener("submit", event => { event.preventDefault(); compute(); });
+const changed = bind(form, compute, { late: true });
 view.addEventListener("click", ({ target }) => { // a button that puts a text of the view into a field of the form
-  if (target.dataset.fills && target.ariaDisabled !== "true") { fill(form, [[target.dataset.fills, target.dataset.text]]); compute(); }
+  if (target.dataset.fills && target.ariaDisabled !== "true") { fill(form, [[target.dataset.fills, target.dataset.text]]); changed(); }
 });
-addEventListener("hashchange", () => { fill(form, new URLSearchParams(location.hash.slice(1))); compute(); });
-fill(form, new URLSearchParams(location.hash.slice(1)));
-compute();

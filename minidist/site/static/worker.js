@@ -14,7 +14,7 @@ addEventListener("unhandledrejection", ({ reason }) => reportError(reason));
 onmessage = async ({ data }) => {
   const answer = await ready;
   try {
-    postMessage({ ...data, view: answer(data.page, JSON.stringify(data.settings)) });
+    postMessage({ ...data, view: data.shown ? undefined : answer(data.page, JSON.stringify(data.settings)) });
   } catch (error) {
     postMessage({ ...data, error: String(error) });
   }

@@ -1,12 +1,25 @@
 """Pieces of HTML that several views have."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 
 
 def refused(reason: str) -> str:
     """Why there is nothing to show, in a line."""
     return f'<p class="refused">{escape(reason)}</p>'
+
+
+def in_words_of_form(said: str, labels: Mapping[str, str]) -> str:
+    """What is wrong with a command's options, as a page's form calls them. labels: of the fields, by their options."""
+    said = said.removesuffix(" (--help lists the options)").removeprefix("argument ")
+    said = said.replace("another -", "another value of -")
+    return re.sub(r"(?<!\w)--?([a-z-]+)", lambda found: f"“{labels.get(found[1], found[1])}”", said)
+
+
+def first(made: str) -> str:
+    """What a page shows above its form."""
+    return f'<div class="first">{made}</div>'
 
 
 def chip(color: str) -> str:

@@ -13,10 +13,11 @@ from minidist.pp.instructions import StagePlace, name_of_work
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, WorkSpan, tell_idle
 from minidist.pp.watch import simulate
-from minidist.site.views.html import button, chip, refused
+from minidist.site.views.html import button, chip, in_words_of_form, refused
 
 FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
 MEANS = {"F": "forward", "B": "backward of the input", "W": "backward of the weights", "F&B": "both overlap"}
+LABELS = {"p": "stages p", "m": "micro-batches m", "v": "chunks v"}  # what the form calls the options of --draw
 WIDTH, LEFT = 960, 70  # of a drawing, in its own units, and of what stands left of the lines
 ROW, HIGH = 26, 22  # of a stage's line, and of its boxes
 WIDE = 4  # a box that tells what it is
@@ -76,7 +77,7 @@ def perform(name: str, asked: ScheduleInput) -> Drawn | str:
     try:
         return Drawn(name, SCHEDULES[name].paper, *draw.timelines_of(name, asked.sizes))
     except UsageError as error:
-        return str(error)
+        return in_words_of_form(str(error), LABELS)
 
 
 @lru_cache(maxsize=2)
@@ -202,7 +203,7 @@ def color_of(letter: str, later: bool) -> str:
 
 def sum_up(drawn: Drawn) -> str:
     seen = draw.figures(drawn.timelines, drawn.v)
-    held = ", ".join(f"{chunks / drawn.v:g}" for chunks in seen["in_flight"])
+    held = ", ".join(f"{most:g}" for most in seen["in_flight"])
     idle = tell_idle(drawn.timelines)
     return f"{seen['time']:.4g} units of time, {idle}; micro-batches held at most, by stage: {held}"
 
