@@ -23,7 +23,7 @@ from minidist.plan.choice import Choice, Wanted
 from minidist.plan.orders import PLANNED
 from minidist.plan.search import Row
 from minidist.plan.show import GB
-from minidist.plan.ties import rank
+from minidist.plan.ties import SAME
 from minidist.pp.schedules import SCHEDULES
 
 AGAIN = {"none": "none", "selective": "selective", "full": "every:1"}  # Megatron-LM's words, and the policies
@@ -133,9 +133,14 @@ def changes(row: Row, other: Row) -> dict[str, tuple[Any, Any]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def is_faster(row: Row, other: Row) -> bool:
+    """By more than what counts as equal."""
+    return row.seconds.step * (1 + SAME) < other.seconds.step
+
+
 def next_better(row: Row, rows: Sequence[Row], memory: float) -> Row | None:
     """Of the rows that fit, and that are faster if this one fits: the one with fewest other keys, then the fastest."""
-    better = [other for other in rows if rank(other)[0] < rank(row)[0] or row.held.total > memory]
+    better = [other for other in rows if is_faster(other, row) or row.held.total > memory]
     return min(better, key=lambda other: (len(changes(row, other)), other.seconds.step), default=None)
 
 
@@ -151,7 +156,7 @@ def compared(row: Row, other: Row) -> str:
     most = [kind for kind in sorted(times, key=lambda kind: -abs(times[kind])) if abs(times[kind]) > 1e-6][:2]
     why = ", ".join(f"{WORDS.get(kind, kind)} {times[kind]:+.3g} s" for kind in most)
     step = f"{row.seconds.step:.4g} s → {other.seconds.step:.4g} s ({why})"
-    if rank(row)[0] == rank(other)[0]:
+    if not (is_faster(row, other) or is_faster(other, row)):
         step = f"takes as long, its messages, hidden or not, {row.links:.3g} s → {other.links:.3g} s"
     return f"{changed}: a step {step}, memory {row.held.total / GB:.1f} → {other.held.total / GB:.1f} GB"
 
@@ -165,7 +170,7 @@ def told(row: Row, rows: Sequence[Row], memory: float) -> Iterator[str]:
     if row.held.total > memory:
         yield f"It does not fit: {row.held.total / GB:,.2f} GB are needed, {memory / GB:,.2f} GB are there."
     else:
-        faster = sum(rank(other)[0] < rank(row)[0] for other in rows)
+        faster = sum(is_faster(other, row) for other in rows)
         yield f"It fits. Of {len(rows):,} rows that do, {faster:,} are faster."
     if other := next_better(row, rows, memory):
         yield f"The next better row changes {compared(row, other)}."

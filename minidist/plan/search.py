@@ -119,7 +119,7 @@ def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) ->
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, question, need))
-    return SearchResult(settle_ties(rows), +left_out)
+    return SearchResult(settle_ties(rows, wanted), +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:

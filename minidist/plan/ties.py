@@ -8,22 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.traffic import sent
+
 if TYPE_CHECKING:
     from minidist.plan.search import Row
 
 SAME = 1e-3  # of a step's time
 
 
-def rank(row: Row) -> tuple[float, float, int, float]:
-    """The fastest first. Of those that take equally long: the one that sends for less time, because what a model hides,
-    a cluster may not; then the lower stage of ZeRO, and the one that holds less."""
-    return float(f"{row.seconds.step:.9g}"), float(f"{row.links:.9g}"), row.choice.zero, row.held.total
+def settle_ties(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+    """The fastest first. Of those that tie: the one whose busiest rank sends less, because what a model hides, a
+    cluster may not; then the lower stage of ZeRO, and the one that holds less."""
+    settled: list[Row] = []
+    for group in ties(sorted(rows, key=lambda row: row.seconds.step)):
+        if len(group) > 1:
+            group.sort(key=lambda row: (sent_bytes(wanted, row.choice), row.choice.zero, row.held.total))
+        settled += group
+    return settled
 
 
-def settle_ties(rows: Sequence[Row]) -> list[Row]:
-    """Rows in that order, where times that differ by less than SAME are equal."""
-    groups = ties(sorted(rows, key=rank))
-    return [row for group in groups for row in sorted(group, key=lambda row: rank(row)[1:])]
+def sent_bytes(wanted: Wanted, choice: Choice) -> float:
+    """What the busiest rank sends in a step, along all axes."""
+    return round(sum(max(along.nbytes) for along in sent(ask(wanted, choice)).values()))
 
 
 def merge_ties(rows: Sequence[Row]) -> list[Row]:

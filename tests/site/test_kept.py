@@ -1,6 +1,7 @@
 """What a build keeps for the next one."""
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_kept_until_code_or_options_change(tmp_path: Path, monkeypatch: pytest.M
     for code, options in (("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("a", "x")):
         monkeypatch.setattr(kept, "hash_of_code", lambda code=code: code)
         recordings = Recordings(tmp_path)
-        assert recordings.recall(options, lambda word=code + options: make(word)) == code + options
+        assert recordings.recall(options, partial(make, code + options)) == code + options
     assert made == ["ax", "ay", "bx"]
     recordings.forget_others()
     assert len([*tmp_path.iterdir()]) == 1

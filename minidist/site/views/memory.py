@@ -71,8 +71,8 @@ def summary(wanted: Wanted, choice: Choice, fullest: Held, capacity: float) -> s
 
 
 PEAKS = (
-    "A bar stacks the kinds: with the profile megatron at the fullest moment, with paper the peak of each. Peaks come at"
-    " different moments; the thin line is the true peak."
+    "A bar stacks the kinds: with the profile megatron at the fullest moment, with paper the peak of each. Peaks come"
+    " at different moments; the thin line is the true peak."
 )
 
 
