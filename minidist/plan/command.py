@@ -19,7 +19,6 @@ from minidist.cli.fields import choice, fill, flag, option, output, outputs, par
 from minidist.cli.models import MODELS, model_like, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
-from minidist.cli.profiles import ProfileOptions
 from minidist.papers import gpt2, megatron
 from minidist.papers.context import SCHEMES
 from minidist.papers.mixed_precision import BYTES
@@ -27,6 +26,7 @@ from minidist.papers.models import Model
 from minidist.plan import show, write
 from minidist.plan.choice import Wanted
 from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
+from minidist.plan.profiles import ProfileOptions
 from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
 from minidist.plan.time import CEILING, Cluster
 

@@ -32,14 +32,14 @@ def view_plan(settings: Mapping[str, str]) -> str:
     fit, best = len(found.rows), best_chunks(found.rows)
     rows = [show.line(i, row, wanted, options.tokens).split() for i, row in enumerate(best[: options.rows], start=1)]
     head = show.HEAD.split() + ["days"] * bool(options.tokens)
-    said = [*why_first(best), show.LEGEND, show.assumed(wanted.profile, cluster), show.ASSUMED]
+    foot = [*why_first(best), show.LEGEND, show.assumed(wanted.profile, cluster), show.ASSUMED]
     left = [[f"{count:,}", escape(reason)] for reason, count in found.left_out.most_common()]
     return "\n".join([
         told,
         table("", head, rows, "plan"),
         f"<p>{fit + sum(found.left_out.values()):,} layouts are possible; {fit:,} fit.</p>",
         table("Layouts left out, by reason", ("layouts", "reason"), left) if left else "",
-        f"<p>{escape(' '.join(said))}</p>",
+        f"<p>{escape(' '.join(foot))}</p>",
     ])  # fmt: skip
 
 
