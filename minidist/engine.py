@@ -199,8 +199,8 @@ class Engine(Passes):
         own = (np.asarray(ids[rows.start : rows.stop])[:, here] for ids in (x, y))  # only now are they read
         tokens, targets = map(self.as_workspace, own)
         selective = self.settings.recompute == "selective"
-        how = {"span": span, "whole": whole, "selective": selective, "tiled": self.settings.tiled}
-        return Batch(tokens, targets, rows.start, key, **how)
+        kind = selective, self.settings.tiled
+        return Batch(tokens, targets, rows.start, key, *kind, span=span, whole=whole)
 
     def weight(self, share: float) -> float:
         """The weight in the gradient of a micro-batch's mean loss, whose tokens are this share of the step's. Here: the

@@ -16,7 +16,7 @@ def constant_buffer_size(run: Asked) -> int:
     return buffer_size(run.bucket_size, run.ranks, run.model.parameters(run.ranks)) if run.bucket_size else 0
 
 
-def in_passing(run: Asked) -> float:
+def in_passing(run: Asked) -> int:
     """Elements of gathered parameters and of gradients at the fullest moment, within DeepSpeed's limits for stage 3."""
     model = run.model
     divided = model.divided(run.ranks)
@@ -24,5 +24,5 @@ def in_passing(run: Asked) -> float:
     live = math.inf if run.live is None else run.live
     return deepspeed.in_passing(
         parts, model.tied, model.apart, model.v * model.h, run.ahead, live, constant_buffer_size(run),
-        run.gradient_bytes / run.bytes.stored,
+        run.gradient_bytes // run.bytes.stored,
     )  # fmt: skip

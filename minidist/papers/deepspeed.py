@@ -50,8 +50,8 @@ def zero3(
 
 def in_passing(
     units: Sequence[tuple[int, int]], tied: bool, threshold: int, first: int, ahead: int, live: float, buffer: int = 0,
-    wider: float = 1.0,
-) -> float:  # fmt: skip
+    wider: int = 1,
+) -> int:  # fmt: skip
     """The most elements of gathered parameters and of gradients that are held at any moment of a step.
 
     units: for each, its elements in persistent parameters and in others.
@@ -64,7 +64,7 @@ def in_passing(
     reads = [[(i, False), (i, True)] for i in range(len(units))]
     both = [(0, first > threshold)] if tied else []  # the embedding's matrix, and what is divided along with it
     reads[-1] += both
-    most = 0.0
+    most = 0
     for order in (range(len(units)), range(len(units) - 1, -1, -1)):
         here: set[tuple[int, bool]] = set()
         for turn, unit in enumerate(order):

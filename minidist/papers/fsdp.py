@@ -22,7 +22,7 @@ def collectives(reshard: bool = True, accumulate: int = 1, no_sync: bool = False
     }
 
 
-def volume(psi: float, f: int, times: int) -> float:
+def volume(psi: float, f: int, times: float) -> float:
     """Elements that each of f ranks sends in `times` gathers or reduce-scatters of psi elements."""
     return times * psi * (f - 1) / f
 

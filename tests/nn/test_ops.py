@@ -1,10 +1,12 @@
 """Every operation against its definition, and its gradient against central finite differences in float64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from minidist.nn import ops
-from minidist.nn.attend import Span
+from minidist.nn.attend import ProbabilityDropout, Span, keys_first
 from minidist.nn.tensor import Parameter, Tape, Tensor
 
 RNG = np.random.default_rng(0)
@@ -19,6 +21,10 @@ EPS, P = 1e-5, 0.25
 
 def attention_mask(heads, batch=B, length=T):
     return np.random.default_rng(heads).random((batch, heads, length, length)) > P
+
+
+def tiled_dropout(heads, kv_heads, *shape):
+    return ProbabilityDropout(keys_first(attention_mask(heads, *shape), kv_heads), P)
 
 
 # ---- what each operation is, in the plainest NumPy -------------------------------------------------------------------
@@ -142,6 +148,19 @@ CASES = {
         lambda x: ops.attention(x, 2, 2),
         lambda x: true_attention(x, 2, 2),
         (2, 67, 3 * 2),
+        [],
+    ),
+    "attention in tiles": (lambda x: ops.tiled_attention(x, 3, 3), lambda x: true_attention(x, 3), (B, T, 3 * 9), []),
+    "attention in tiles, grouped, with dropout": (
+        lambda x: ops.tiled_attention(x, 4, 2, partial(tiled_dropout, 4, 2)),
+        lambda x: true_attention(x, 4, 2, mask=attention_mask(4), p=P),
+        (B, T, (4 + 4) * 3),
+        [],
+    ),
+    "attention in tiles, long": (
+        lambda x: ops.tiled_attention(x, 2, 1, partial(tiled_dropout, 2, 1, 1, 131)),
+        lambda x: true_attention(x, 2, 1, mask=attention_mask(2, 1, 131), p=P),
+        (1, 131, 2 + 2),
         [],
     ),
     "cross_entropy": (lambda x: ops.cross_entropy(x, TARGETS), true_cross_entropy, (B, T, 11), []),

@@ -23,7 +23,7 @@ from ranks import launch
 def small(name: str = "llama", layers: int = 4, batch: int = 8, experts: int = 0, **more: Any) -> Wanted:
     """A tiny model; a Llama's heads share keys, a GPT's head reads the embedding."""
     like_llama, sizes = name == "llama", (24, 16, 32, layers, 8)
-    mixture = {"experts": experts, "top": 2 if experts else 1, "f": 48 * like_llama}
+    mixture: Any = {"experts": experts, "top": 2 if experts else 1, "f": 48 * like_llama}
     model = Model(name, *sizes, 4 if like_llama else 8, not like_llama, **mixture)
     return Wanted("tiny", model, batch, 16, **{"precision": "mixed", **more})
 
@@ -61,7 +61,7 @@ UNEVEN = [  # layers that do not divide; fewer in the first chunk, or more in th
     (small("gpt", 7, 12), Choice(1, 1, 1, 3, 1, "v-min", 2, 0)),
 ]
 
-SYSTEM = {"profile": replace(PAPER, grad_dtype="fp32", attention="tiled")}
+SYSTEM: Any = {"profile": replace(PAPER, grad_dtype="fp32", attention="tiled")}
 AS_SYSTEMS_DO = [  # gradients in float32, attention in tiles: in every axis and stage, and where layers do not divide
     (small(**SYSTEM), Choice(2, zero=0)),
     (small(**SYSTEM), Choice(2, 2, zero=3, recompute="every:1")),
