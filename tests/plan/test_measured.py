@@ -1,8 +1,9 @@
-"""A system's memory: measured peaks, and each term of them by hand, in small numbers of symbols."""
+"""A system's memory: measured peaks, and each of their terms by hand, for a small model."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def like(decoder: Decoder) -> Wanted:
     return replace(SHORT, model=Model.like(decoder))
 
 
-def llama(**changes: object) -> Decoder:
+def llama(**changes: Any) -> Decoder:
     return replace(LLAMA.decoder, **changes)
 
 
