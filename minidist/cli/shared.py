@@ -54,7 +54,7 @@ class ModelOptions:
     kv_heads: int | None = whole("N", "llama: key/value heads; default: as many as heads")
     context: int = whole("N", "characters in a sequence", 64)
     untied: bool = flag("gpt: a head of its own, not the embedding's matrix")
-    dropout: float = option(0.0, within(0, 0.99), "P", "share of activations zeroed; default: 0")
+    dropout: float = option(0.0, within(0, 0.99), "P", "zeroed activations; default: 0; --attention tiled")
 
     @property
     def key_value_heads(self) -> int:
@@ -122,11 +122,11 @@ class TrainingOptions:
     batch: int = option(16, at_least(1, at_most=10**9), "N", "sequences in a step, over all ranks")
     ranks: int | None = ranks_option()
     validate: int = option(8, at_least(0, at_most=10**6), "K", "batches at the end; 0: none")
-    accumulate: int = whole("N", "micro-batches in a step", 1)
+    accumulate: int = whole("N", "micro-batches; --grad-dtype fp32", 1)
     recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
     precision: str = choice(NAMES, "mixed", "mixed (fp16), bf16, fp32, fp64")
-    grad_dtype: str = choice(("stored", "fp32"), "stored", "of gradients: as they are stored, or fp32", None)
-    attention: str = choice(("whole", "tiled"), "whole", "keeps probabilities, or in tiles none", None)
+    grad_dtype: str = choice(("stored", "fp32"), "stored", HIDDEN, None)
+    attention: str = choice(("whole", "tiled"), "whole", HIDDEN, None)
     optimizer: str = choice(("adamw", "sgd"), "adamw", "adamw, or sgd with momentum")
     lr: float = option(3e-3, within(0, 1e3), "X", "learning rate after warm-up")
     min_lr: float = option(3e-4, within(0, 1e3), "X", "at the end of the cosine")
