@@ -91,6 +91,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for name in ("FILE", "FILE...", "my.txt", "tinyshakespeare.txt"):
         (tmp_path / name).write_text("To be, or not to be. " * 99)
     (tmp_path / "ds_config.json").write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}')
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --tensor-model-parallel-size 2"
+    (tmp_path / "pretrain_gpt.sh").write_text(f"torchrun pretrain_gpt.py {sizes}")
     (tmp_path / "students.csv").write_text("student\nAda\n")
     (tmp_path / "mymodule.py").write_text("from minidist.mr.jobs import WordCount as MyJob")
     monkeypatch.chdir(tmp_path)

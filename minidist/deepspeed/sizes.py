@@ -55,7 +55,7 @@ def persistent(plan: ConfigPlan, model: Model | Count) -> int:
     return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
 
 
-def passing(plan: ConfigPlan, model: Model | Count) -> int:
+def passing(plan: ConfigPlan, model: Model | Count) -> float:
     """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
     embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
     units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
@@ -63,7 +63,8 @@ def passing(plan: ConfigPlan, model: Model | Count) -> int:
     if isinstance(model, Count):
         return 0
     if plan.axes.used:
-        return int(moments.backward(plan, model, None).passing)
+        return moments.backward(plan, model, None).passing
+    p, wide = sizes(plan)[0], moments.gradient_bytes(plan)
     persist, ahead, most = plan.limits
     if persist or ahead:
         parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
@@ -71,7 +72,7 @@ def passing(plan: ConfigPlan, model: Model | Count) -> int:
         buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
         live = math.inf if most is None else most
         first = model.v * model.h
-        return sizes(plan)[0] * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer)
+        return p * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer, wide / p)
     embedding, *others = model.units if model.tied else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
@@ -82,7 +83,7 @@ def passing(plan: ConfigPlan, model: Model | Count) -> int:
     summed = largest if plan.stage >= 2 else 0
     if plan.bucket_size:
         summed = buffer_size(plan.bucket_size, plan.ranks, model.parameters) + (embedding if plan.stage >= 2 else 0)
-    return sizes(plan)[0] * (gathered + summed)
+    return p * gathered + wide * summed
 
 
 def again(plan: ConfigPlan, model: Model | Count) -> int:
