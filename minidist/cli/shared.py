@@ -1,7 +1,6 @@
 """The options of every training chapter: the model, the training, text and files; and experts, which some have."""
 
 import argparse
-import os
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -183,10 +182,6 @@ class Line(Generic[Own]):
     @classmethod
     def of(cls, parsed: Parsed, own: type[Own]) -> "Line[Own]":
         model, training, files = parsed.of(ModelOptions), parsed.of(TrainingOptions), parsed.of(FileOptions)
-        if files.load and os.path.isdir(files.load):
-            from minidist.cli import loaded  # which reads config.json as `explain` does
-
-            model = loaded.model_in(files.load, model, parsed.given)
         return Line(model=model, training=training, files=files, own=parsed.of(own))
 
 
