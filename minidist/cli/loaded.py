@@ -4,13 +4,15 @@ training that began with one."""
 import json
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from glob import escape, glob
 from typing import Any
 
 from minidist import UsageError
+from minidist.cli.fields import Parsed
 from minidist.cli.models import shape_of
 from minidist.cli.read import read
-from minidist.cli.shared import LoadedModel, LoadedSizes, ModelOptions
+from minidist.cli.shared import FileOptions, Line, LoadedModel, LoadedSizes, ModelOptions, Own
 from minidist.papers.decoder import Decoder
 from minidist.papers.gpt2 import GPTShape
 from minidist.system.files import open_regular
@@ -23,6 +25,12 @@ COMPUTED = {  # what a model computes with, and what its layers here compute; a 
     "scale_attn_by_inverse_layer_idx": (False,),
     "reorder_and_upcast_attn": (False,),
 }
+
+
+def line_of(parsed: Parsed, own: type[Own]) -> Line[Own]:
+    """What a command line says, with the model that --load names."""
+    line, load = Line.of(parsed, own), parsed.of(FileOptions).load
+    return replace(line, model=model_in(load, line.model, parsed.given)) if load and os.path.isdir(load) else line
 
 
 def is_huggingface(path: str) -> bool:

@@ -1,7 +1,6 @@
 """The options of every training chapter: the model, the training, text and files; and experts, which some have."""
 
 import argparse
-import os
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -54,7 +53,7 @@ class ModelOptions:
     kv_heads: int | None = whole("N", "llama: key/value heads; default: as many as heads")
     context: int = whole("N", "characters in a sequence", 64)
     untied: bool = flag("gpt: a head of its own, not the embedding's matrix")
-    dropout: float = option(0.0, within(0, 0.99), "P", "zeroed activations; default: 0; --attention tiled")
+    dropout: float = option(0.0, within(0, 0.99), "P", "share of activations zeroed; default: 0")
 
     @property
     def key_value_heads(self) -> int:
@@ -125,8 +124,8 @@ class TrainingOptions:
     accumulate: int = whole("N", "micro-batches; --grad-dtype fp32", 1)
     recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
     precision: str = choice(NAMES, "mixed", "mixed (fp16), bf16, fp32, fp64")
-    grad_dtype: str = choice(("stored", "fp32"), "stored", HIDDEN, None)
-    attention: str = choice(("whole", "tiled"), "whole", HIDDEN, None)
+    grad_dtype: str = choice(("stored", "fp32"), "stored", "of gradients: stored as parameters, or fp32")
+    attention: str = choice(("whole", "tiled"), "whole", "keeps whole scores, or in tiles none")
     optimizer: str = choice(("adamw", "sgd"), "adamw", "adamw, or sgd with momentum")
     lr: float = option(3e-3, within(0, 1e3), "X", "learning rate after warm-up")
     min_lr: float = option(3e-4, within(0, 1e3), "X", "at the end of the cosine")
@@ -189,10 +188,6 @@ class Line(Generic[Own]):
     @classmethod
     def of(cls, parsed: Parsed, own: type[Own]) -> "Line[Own]":
         model, training, files = parsed.of(ModelOptions), parsed.of(TrainingOptions), parsed.of(FileOptions)
-        if files.load and os.path.isdir(files.load):
-            from minidist.cli import loaded  # which reads config.json as `explain` does
-
-            model = loaded.model_in(files.load, model, parsed.given)
         return Line(model=model, training=training, files=files, own=parsed.of(own))
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from minidist import command
 from minidist.cli.fields import all_fields, dest_of, fill, operand, parse
+from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, path_name
-from minidist.cli.shared import Line, fill_shared
+from minidist.cli.shared import fill_shared
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
@@ -43,7 +44,7 @@ class PreparedRun(NamedTuple):
 def prepare(arguments: Sequence[str], ranks: int) -> PreparedRun:
     """Read, plan and check. Raises UsageError for what cannot work."""
     parsed = parse(parser(), arguments)
-    line, given = Line.of(parsed, ConfigurationFile), parsed.given
+    line, given = line_of(parsed, ConfigurationFile), parsed.given
     translated, _ = accelerate.load(line.own.config, ranks)
     training, model = line.training, line.model
     if translated.recompute and "recompute" not in given:

@@ -20,6 +20,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.cli.fields import fill, parse
+from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, in_one_process
 from minidist.cli.shared import Line, Own, fill_shared
 from minidist.command import Job
@@ -89,7 +90,7 @@ class Training(Program[Own]):
 
     def read(self, arguments: Sequence[str], made: Parser | None = None) -> Line[Own]:
         """Parse a command line. made: its parser, if it takes more."""
-        return Line.of(parse(made or self.parser(), arguments), self.options)
+        return line_of(parse(made or self.parser(), arguments), self.options)
 
 
 class Chapter(Training[Own]):

@@ -12,6 +12,7 @@ from minidist.claims import pipeline as promised
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.cli.fields import choice, flag, option, output, parse, whole
+from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, within
 from minidist.cli.paths import check_writable
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
@@ -140,7 +141,7 @@ class PipelineChapter(Chapter[PipelineOptions]):
 
     def read(self, arguments: Sequence[str], made: Parser | None = None) -> Line[PipelineOptions]:
         parsed = parse(made or self.parser(), arguments)
-        line = Line.of(parsed, self.options)
+        line = line_of(parsed, self.options)
         if line.own.flushes:
             return line
         training, given = line.training, parsed.given

@@ -58,7 +58,8 @@ def test_a_folder_of_another_system_is_named(name: str) -> None:
         path = Path(name) / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("global_step10" if file == "latest" else "{}")
-    for said in refusals(name):
+    loads = any(file.endswith("safetensors") for file in files)  # its config.json says nothing: test_huggingface.py
+    for said in refusals(name)[loads:]:
         assert f"{name} is {what}: only what minidist's --save or --export wrote can be read" in said
         assert "\n" not in said
 

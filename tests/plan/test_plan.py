@@ -35,8 +35,8 @@ from minidist.plan.choice import Choice, Wanted, ask, contiguous, divides
 from minidist.plan.memory import held
 from minidist.plan.orders import PLANNED, clocked_idle, idle, takes
 from minidist.plan.search import ACTIVATIONS, CONTEXT, LIMITS, STATES, Evaluator, families, hides_nothing, search
-from minidist.plan.time import CEILING, Cluster, Seconds, flops_a_token
 from minidist.plan.ties import SAME
+from minidist.plan.time import CEILING, Cluster, Seconds, flops_a_token
 from minidist.plan.traffic import on_a_host, sent, share_across
 from minidist.plan.trained import models
 from minidist.pp.options import parts
