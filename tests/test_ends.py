@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from classroom.tiny import RIGHT, lay, make_lessons
-from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments, wait_until, words_of
+from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments_of, wait_until, words_of
 from minidist.launch.launcher import mpiexec_for
 from minidist.system import files, processes
 from programs import run_python
@@ -47,7 +47,7 @@ class Program:
     """A program in a folder of its own, and all that it starts."""
 
     def __init__(self, folder: Path, *command: object) -> None:
-        self.folder, self.before = folder, segments()
+        self.folder, self.segments = folder, set[str]()  # what its ranks have open in /dev/shm
         self.family: set[tuple[int, tuple[bytes, ...]]] = set()
         (folder / "tmp").mkdir()
         with open(folder / "tmp.stderr", "wb") as stderr:
@@ -61,15 +61,21 @@ class Program:
                 start_new_session=True,
             )
 
+    def descendants(self) -> list[int]:
+        found = descendants(self.process.pid)
+        self.family |= {born(each) for each in found}
+        return found
+
     def living(self) -> list[tuple[int, tuple[bytes, ...]]]:
-        return [each for each in self.family if lives(each[0]) and born(each[0]) == each]
+        found = [each for each in self.family if lives(each[0]) and born(each[0]) == each]
+        self.segments |= segments_of(each for each, _ in found)
+        return found
 
     def wait_for(self, *words: bytes, large: bool = False) -> None:
         """Return when it has a descendant with these words in its command line, or one that has LARGE."""
 
         def is_there() -> bool:
-            found = descendants(self.process.pid)
-            self.family |= {born(each) for each in found}
+            found = self.descendants()
             seen = [each for each in found if all(word in words_of(each) for word in words)]
             pages = [int((read(each, "statm").split() or [b"0", b"0"])[1]) for each in seen]
             return bool(seen) and (not large or max(pages) * os.sysconf("SC_PAGE_SIZE") > LARGE)
@@ -96,7 +102,8 @@ class Program:
     def check_end(self, number: signal.Signals) -> None:
         """It ends with the status and the line of the signal. All that it has started ends, and its folders go, after
         SIGKILL with the next program."""
-        self.family |= {born(each) for each in descendants(self.process.pid)}
+        self.descendants()
+        self.living()
         os.kill(self.process.pid, number)
         status, line = SAYS[number]
         assert self.process.wait(PATIENCE) == status, self.stderr
@@ -104,8 +111,7 @@ class Program:
         assert not line or said[-1:] == [line], self.stderr
         assert "Traceback" not in self.stderr
         assert wait_until(lambda: not self.living()), [words_of(each) for each, _ in self.living()]
-        left = segments() - self.before  # of other jobs, too: these have them open
-        assert wait_until(lambda: not left & orphans()), left
+        assert wait_until(lambda: not self.segments & orphans()), self.segments & orphans()
         if number == signal.SIGKILL:
             sweep(self.folder / "tmp")
         assert wait_until(lambda: not os.listdir(self.folder / "tmp")), os.listdir(self.folder / "tmp")

@@ -20,7 +20,8 @@ class Job:
     """A program on ranks, in a folder of its own, and whatever of it is alive."""
 
     def __init__(self, folder: Path, n: int, *program: str) -> None:
-        self.n, self.folder, self.mark, self.before = n, folder, f"MINIDIST_TEST={folder}", segments()
+        self.n, self.folder, self.mark = n, folder, f"MINIDIST_TEST={folder}"
+        self.segments = set[str]()  # that its processes were seen to have open
         (folder / "tmp").mkdir()
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         with open(folder / "tmp.stdout", "wb") as stdout, open(folder / "tmp.stderr", "wb") as stderr:
@@ -51,7 +52,9 @@ class Job:
         return (self.folder / "tmp.stderr").read_text(errors="replace")
 
     def alive(self) -> list[int]:
-        return processes_of(self.mark)
+        found = processes_of(self.mark)
+        self.segments |= segments_of(found)
+        return found
 
     def started(self) -> dict[int, int]:
         """{rank: process} of those that mpirun has started, which stay behind the ranks."""
@@ -82,7 +85,7 @@ class Job:
     def wait_for_mpi(self) -> None:
         """Return when every rank has started it, and nothing of that has a name any more."""
         assert wait_until(lambda: [b"mpich_shm" in read(p, "maps") for p in self.ranks().values()] == [True] * self.n)
-        assert wait_until(lambda: not segments() - self.before)
+        assert wait_until(lambda: not self.segments & segments())
 
     def status(self) -> int:
         """With which it ends."""
@@ -92,8 +95,7 @@ class Job:
 
     def check_nothing_is_left(self) -> None:
         assert wait_until(lambda: not self.alive()), f"processes are left: {[words_of(p) for p in self.alive()]}"
-        new = segments() - self.before  # of other jobs, too: these have them open
-        assert wait_until(lambda: not new & orphans()), f"{new & orphans()} are left in /dev/shm"
+        assert wait_until(lambda: not self.segments & orphans()), f"{self.segments & orphans()} are left in /dev/shm"
         assert os.listdir(self.folder / "tmp") == []
 
 
@@ -139,6 +141,11 @@ def read(process: int, name: str) -> bytes:
 
 def segments() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def segments_of(found: Iterable[int]) -> set[str]:
+    """What these processes have open in /dev/shm: other tests' jobs end there, too."""
+    return {name.decode() for each in found for name in re.findall(rb" /dev/shm/(\S+)", read(each, "maps"))}
 
 
 def orphans() -> set[str]:
