@@ -5,7 +5,9 @@ change the arguments, except where a function works in place.
 
 n tokens of width h choose k of E experts each. These are k·n choices: choice j·n + t is the j-th choice of token t, so
 all first choices come before all second ones. Each choice becomes a row, and rows are sorted by expert. Send with
-`minidist.ring`: `exchange(comm, parts, rooms)` sends parts[i] to rank i, and what rank i sends arrives in rooms[i].
+`minidist.ring`: `all_to_all_v(comm, parts, rooms)` sends parts[i] to rank i, and what rank i sends fills rooms[i], an
+array of its shape and dtype; also this rank's own. `chunk(E, n, r)` is a slice: the experts of rank r. Rows may be
+float32 or float64, and stay what they are.
 """
 
 from collections.abc import Sequence
@@ -83,8 +85,8 @@ def dispatch(comm: Comm, rows: Array, counts: Array) -> tuple[Array, Array]:
     """Send rows to the ranks that have their experts: (arrived, coming).
 
     rows (R, h): this rank's, sorted by expert; counts (E,): how many of them are for each of all E experts
-    Rank r has the experts of ring.chunk(E, comm.size, r). It does not know yet how many rows will come: first the ranks
-    tell each other, in integers of at most 8 bytes.
+    Rank r has the experts of the slice ring.chunk(E, comm.size, r). It does not know yet how many rows will come: first
+    the ranks tell each other, in integers of at most 8 bytes.
 
     arrived (S, h): all ranks' rows for the experts of this rank, sorted by expert. Rows for one expert stand in the
     order of the ranks that sent them.
