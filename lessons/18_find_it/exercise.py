@@ -3,14 +3,14 @@
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
 system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
 does; otherwise it returns. For each kind a grade draws one of several bugs. Each check meets a broken system and
-healthy ones: other seeds, odd batches, states that are divided in a way of their own. For each part that you lose, the
+healthy ones: other seeds, odd batches, states that are sharded in a way of their own. For each part that you lose, the
 grade names a call, such as given.drawn('norms', 7), that opens the system in the notebook.
 
     run.axes        {"tp": (1, 2), "micro": (1, 2, 4)}: numbers of ranks, and of micro-batches if they can be chosen
     run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
     run.batch       sequences in a step, if you name no other number
     run.precision   in which its users train; each system also trains in "fp64"
-    run.zero        ZeRO's stage, or 0; run.shards: states are divided among this many ranks at most
+    run.zero        ZeRO's stage, or 0; run.shards: states are sharded over this many ranks at most
     run.clip        the largest norm of a gradient, or 0
 
     run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments
@@ -40,7 +40,7 @@ def check_sizes(run: Handle) -> None:
 
 
 def check_memory(run: Handle) -> None:
-    """All results are right. ZeRO is to divide states among ranks, and one of them is not divided.
+    """All results are right. ZeRO is to shard states over ranks, and one of them is not sharded.
 
     Kinds in `memory` are "optimizer" (from stage 1 on), "gradients" (from stage 2 on) and "parameters" (stage 3)."""
     raise NotImplementedError
