@@ -122,9 +122,9 @@ def print_sent(by_phase: Mapping[str, Mapping[str, int]], psi: int) -> None:
 
 
 def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapping[str, int]) -> int:
-    """What a rank of 4 holds permanently and in passing, counted; and the formula's bytes for more ranks.
+    """What a rank of 4 holds permanently and for a moment, counted; and the formula's bytes for more ranks.
 
-    Returns the most bytes in passing.
+    Returns the peak of bytes that exist only for a moment.
     """
     psi, largest = sum(sizes.values()), max(sizes.values())
     shards = sum(memory[kind] for kind in STATES)

@@ -43,8 +43,8 @@ def passing_peak(units: Sequence[tuple[int, int, int | None]], stage: int, recom
 
     units       in the order of the forward, for each unit (parameters, keeps, given).
                 `parameters` is their number. `keeps` is the bytes per sequence that it keeps for its backward. `given`
-                is the bytes per sequence of its input, which are part of `keeps`. It is None for a unit that never runs
-                again.
+                is the bytes per sequence of its input, which are part of `keeps`. It is None for a unit that is
+                never recomputed.
     recompute   in the forward, a unit with a `given` keeps only its input. Before its backward it is recomputed, and
                 then keeps all its `keeps` bytes
     micro       sequences in the micro-batch
