@@ -4,7 +4,7 @@ Fill in the seven functions; `pytest lessons/02_transformer_by_hand` says how ma
 NumPy: the package's own operations, tape and optimizers (minidist.nn.ops, tensor and optim, and everything built on
 them) cannot be imported here, because they are the answer.
 
-dy, dx, dw ... are gradients: the slope of the loss with respect to each number of y, x, w, in an array of the same
+dy, dx, dw ... are gradients: the derivative of the loss with respect to each number of y, x, w, in an array of the same
 shape. The functions return new arrays, and do not change their arguments: other steps need them, too.
 """
 
@@ -47,8 +47,8 @@ def linear_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]
 def cross_entropy_backward(dloss: float, prob: Array, targets: Array) -> Array:
     """dlogits (..., V) for the loss, the mean over all positions of -log prob[target]; prob = softmax(logits).
 
-    prob (..., V); targets (...) integers, one for each position. dloss: the slope with respect to this loss, 1 if the
-    loss is the last step.
+    prob (..., V); targets (...) integers, one for each position. dloss: the derivative with respect to this loss, 1 if
+    the loss is the last step.
     """
     raise NotImplementedError
 

@@ -122,14 +122,14 @@ def print_sent(by_phase: Mapping[str, Mapping[str, int]], psi: int) -> None:
 
 
 def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapping[str, int]) -> int:
-    """What a rank of 4 holds permanently and in passing, counted; and the formula's bytes for more ranks.
+    """What a rank of 4 holds permanently and for a moment, counted; and the formula's bytes for more ranks.
 
-    Returns the most bytes in passing.
+    Returns the peak of bytes that exist only for a moment.
     """
     psi, largest = sum(sizes.values()), max(sizes.values())
     shards = sum(memory[kind] for kind in STATES)
     passing = max(gathered + bucket for _, _, gathered, bucket in moments)
-    print(f"{'':9}{'shards: 16Ψ/N':>16}{'in passing: 4s':>17}{'sum':>12}{'over its shards':>18}")
+    print(f"{'':9}{'shards: 16Ψ/N':>16}{'transient: 4s':>17}{'sum':>12}{'over its shards':>18}")
     rows = [(4, "counted", shards, passing)]
     rows += [(n, "computed", 16 * psi // n, 4 * largest) for n in (4, 64, 1024)]
     for n, known, held, more in rows:

@@ -19,7 +19,7 @@ from minidist.mpi.comm import Comm
 Array = np.ndarray
 
 
-# ---- first part: layers that run again -------------------------------------------------------------------------------
+# ---- first part: recomputed layers ----------------------------------------------------------------------------------
 
 
 def run_forward(layers: Sequence[Any], x: Array, k: int) -> tuple[Array, list[Array]]:

@@ -4,7 +4,7 @@ Fill in the ten functions; `pytest lessons/12_tensor_parallel` says how many poi
 
 A layer is y = x w + bias, with x (B, T, in), w (in, out) and bias (out,): B sequences of T positions. The loss is the
 same number on all ranks, and dy is its derivative with respect to each number of y. An array is called *whole* if all
-ranks hold the same copy of it. Do not change the arguments. Every size that is cut is a multiple of t.
+ranks hold the same copy of it. Do not change the arguments. Every size that is sharded is a multiple of t.
 
 Send with `minidist.ring`, or with your own functions of lesson 04: they take flat arrays, (S,).
 """

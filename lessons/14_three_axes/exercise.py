@@ -52,7 +52,7 @@ class Cluster(NamedTuple):
 def memory(model: Model, layout: Layout) -> float:
     """Bytes that a rank of the first stage holds: for ψ = Ψ/pt parameters, and for activations.
 
-    Parameters and gradients take 2 bytes each; the 12 bytes of optimizer states are divided over the data axis
+    Parameters and gradients take 2 bytes each; the 12 bytes of optimizer states are sharded over the data axis
     (ZeRO-1). Every layer keeps 34sh/t bytes for each micro-batch in flight. A rank has l/p layers and m = B/d
     micro-batches in a step; of these, min(p, m) are in flight (1F1B).
     """
@@ -130,7 +130,7 @@ class Piece:
 def shard_gradient(host: Comm, across: Comm, gradient: Array) -> Array:
     """Hybrid sharding: this rank's shard of the sum of all ranks' gradients (S,). Do not change `gradient`.
 
-    host: the ranks of this host, which divide the model; rank r has shard r, as reduce_scatter cuts it
+    host: the ranks of this host, which shard the model; rank r has shard r, as reduce_scatter cuts it
     across: the ranks that have the same shard, one on each host
 
     A rank sends no more to other hosts than in an all-reduce of one shard.

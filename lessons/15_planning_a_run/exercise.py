@@ -31,7 +31,7 @@ def read_sizes(config: Mapping[str, Any], ranks: int) -> tuple[int, int, int]:
 def model_states(psi: int, ranks: int, stage: int, offload: bool) -> tuple[float, float]:
     """(on a device, in a rank's part of the host): bytes of model states, for psi parameters.
 
-    stage     of ZeRO: 0 divides nothing, 1 optimizer states, 2 also gradients, 3 also parameters
+    stage     of ZeRO: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also parameters
     offload   in stages 1 to 3: optimizer states are on the host, and so is a rank's shard of the gradients. In stage 1
               the device also holds whole gradients, as without offload.
     """
@@ -43,10 +43,10 @@ def passing_peak(units: Sequence[tuple[int, int, int | None]], stage: int, recom
 
     units       in the order of the forward, for each unit (parameters, keeps, given).
                 `parameters` is their number. `keeps` is the bytes per sequence that it keeps for its backward. `given`
-                is the bytes per sequence of its input, which are part of `keeps`. It is None for a unit that never runs
-                again.
-    recompute   in the forward, a unit with a `given` keeps only its input. Before its backward it runs again, and then
-                keeps all its `keeps` bytes
+                is the bytes per sequence of its input, which are part of `keeps`. It is None for a unit that is
+                never recomputed.
+    recompute   in the forward, a unit with a `given` keeps only its input. Before its backward it is recomputed, and
+                then keeps all its `keeps` bytes
     micro       sequences in the micro-batch
 
     In stage 3 a unit's parameters are gathered while it runs, forward and backward. In stages 2 and 3 its whole

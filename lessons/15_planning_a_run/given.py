@@ -60,7 +60,7 @@ def take_largest(runs: Sequence[Mapping[Plan, Mapping[str, int]]]) -> dict[Plan,
 
 
 def record_step(make: Any, shape: dict[str, Any], tokens: Array, comm: Comm) -> dict[str, list[int]]:
-    """The second step, with one micro-batch and blocks that run again: for each kind the bytes after each change."""
+    """The second step, with one micro-batch and recomputed blocks: for each kind the bytes after each change."""
     engine = make(gpt(GPTConfig(**shape)), Settings(recompute="full", accumulate=1), comm)
     engine.train_batch(tokens[:, :-1], tokens[:, 1:])
     with recorded([engine.device]) as histories:

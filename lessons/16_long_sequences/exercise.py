@@ -1,4 +1,4 @@
-"""Exercise 16: attention over a sequence that is cut over N ranks.
+"""Exercise 16: attention over a sequence that is sharded over N ranks.
 
 Fill in the six functions; `pytest lessons/16_long_sequences` says how many points they earn. Rank r has the queries,
 keys and values of some positions of the sequence: at[r] (c,), rising integers. All ranks know `at`. A query sees the

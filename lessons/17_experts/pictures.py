@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.notebook.drawing import ALL_SIDES, canvas, show
 from minidist.memory.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
-from minidist.papers import deepspeed_moe, megatron, mixtral
+from minidist.papers import deepseek_v3, deepspeed_moe, megatron, mixtral
 
 Array = np.ndarray
 LINES = ((BLUE, "-", 4.0), (RED, "-", 1.8), (ORANGE, "--", 1.8), (GREEN, ":", 2.2))  # lines may lie on one another
@@ -29,6 +29,18 @@ def show_sizes() -> None:
         of, (whole, active) = mixtral.SHAPES[name], mixtral.PRINTED[name]
         print(f"{name}: {of.parameters:,} parameters, {of.active:,} of them for a token", end="")
         print(f" (computed; printed: {whole} B and {active} B)")
+
+
+def show_copies(reached: float) -> None:
+    """DeepSeek-V3, 8 of 256 experts on 8 hosts: the hosts of a token, and what leaves its host."""
+    of = deepseek_v3
+    print(f"a token has experts on {of.hosts_reached(256, 8, 8):.2f} hosts (computed), {reached:.2f} (counted)")
+    for what, copies in (
+        ("for each expert", of.copies_to_experts(8, 8)),
+        ("for each host", of.copies_to_hosts(256, 8, 8)),
+        ("for each host, 4 hosts at most", of.most_copies(4, 8)),
+    ):
+        print(f"copies of a token that leave its host, one {what}: {copies:.2f} (computed)")
 
 
 def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: str) -> None:

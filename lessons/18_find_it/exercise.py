@@ -3,7 +3,7 @@
 Fill in the six functions; `pytest lessons/18_find_it` says how many points they earn. Each gets a handle, `run`, on a
 system that trains a small GPT. If the system has a bug of the kind named, the check raises AssertionError, as `assert`
 does; otherwise it returns. Each check meets two broken systems or three, with different bugs of its kind, and as many
-healthy ones and one more: other seeds, odd batches, states that are divided in a way of their own. It must find all of
+healthy ones and one more: other seeds, odd batches, states that are sharded in a way of their own. It must find all of
 these bugs. Each system is in a process of its own, and an alarm without a run counts for nothing. For each part that
 you lose, the grade names a call, such as given.drawn('norms', 7, 1), that opens the system in the notebook.
 
@@ -11,7 +11,7 @@ you lose, the grade names a call, such as given.drawn('norms', 7, 1), that opens
     run.axis        "tp": of ranks; dp, tp, cp, ep (experts) or pp (stages)
     run.batch       sequences in a step, if you name no other number
     run.precision   in which its users train; each system also trains in "fp64"
-    run.zero        ZeRO's stage, or 0; run.shards: states are divided among this many ranks at most
+    run.zero        ZeRO's stage, or 0; run.shards: states are sharded over this many ranks at most
     run.clip        the largest norm of a gradient, or 0
 
     run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments
@@ -43,7 +43,7 @@ def check_sizes(run: Handle) -> None:
 
 
 def check_memory(run: Handle) -> None:
-    """All results are right. ZeRO is to divide states among ranks, and one of them is not divided.
+    """All results are right. ZeRO is to shard states over ranks, and one of them is not sharded.
 
     Kinds in `memory` are "optimizer" (from stage 1 on), "gradients" (from stage 2 on) and "parameters" (stage 3)."""
     raise NotImplementedError

@@ -121,7 +121,7 @@ class TrainingOptions:
     batch: int = option(16, at_least(1, at_most=10**9), "N", "sequences in a step, over all ranks")
     ranks: int | None = ranks_option()
     validate: int = option(8, at_least(0, at_most=10**6), "K", "batches at the end; 0: none")
-    accumulate: int = whole("N", "micro-batches; --grad-dtype fp32", 1)
+    accumulate: int = whole("N", "micro-batches in a step", 1)
     recompute: str = option("none", recomputation, "WHAT", "selective, full, every:K, sqrt or log")
     precision: str = choice(NAMES, "mixed", "mixed (fp16), bf16, fp32, fp64")
     grad_dtype: str = choice(("stored", "fp32"), "stored", "of gradients: stored as parameters, or fp32")
