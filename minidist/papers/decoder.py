@@ -180,7 +180,7 @@ class Decoder:
 
     def cut_and_whole(self, t: int = 1, experts: int | None = None) -> list[list[tuple[int, int]]]:
         """For each of t ranks, its parameters of embedding, layers and head: those that are cut, and those that every
-        rank has. experts: so many in each mixture; default: all."""
+        rank has. experts: the number in each mixture; default: all."""
         return [[*self._units(t, rank, experts)] for rank in range(t)]
 
     def _units(self, t: int, rank: int, experts: int | None) -> Iterator[tuple[int, int]]:

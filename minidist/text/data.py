@@ -48,7 +48,7 @@ class Corpus:
         return Sequences(self.validation, starts, context), Sequences(self.validation, starts + 1, context)
 
     def spread(self, v: int) -> "Corpus":
-        """The same text for a model of v tokens, of which it has the first; 0: as many as it has characters. Raises
+        """The same text for a model of v tokens. Its characters are the first of these. 0: it has no others. Raises
         UsageError if it has more."""
         characters = len(self.vocabulary)
         if v and characters > v:
