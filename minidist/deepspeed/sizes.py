@@ -72,7 +72,7 @@ def passing(plan: ConfigPlan, model: Model | Count) -> float:
         buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
         live = math.inf if most is None else most
         first = model.v * model.h
-        return p * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer, wide / p)
+        return p * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer, wide // p)
     embedding, *others = model.units if model.tied else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0

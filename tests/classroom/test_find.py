@@ -155,7 +155,9 @@ def test_a_coin_earns_nothing_and_the_grader_counts_the_price(
 ) -> None:
     """Runs are made up here: what counts is when a check alarms. What is kept from one system is not there on the
     next one, and what a program does to its own account of the price changes nothing."""
-    counted = {name: [] for name in ("losses", "norms", "bytes", "memory", "parameters", "scales")} | {"gradients": {}}
+    counted: dict[str, Any] = {name: [] for name in ("losses", "norms", "bytes", "memory", "parameters", "scales")} | {
+        "gradients": {}
+    }
     systems_made = SimpleNamespace(perform=lambda wanted: [dict(counted) for _ in wanted])
     monkeypatch.setattr(lesson.tests, "systems", lambda: systems_made)
     text = COIN.format(look=look, alarm=alarm, words=", 'a coin'" if look == "pass" else "")

@@ -153,7 +153,15 @@ def test_a_second_copy_of_the_chapter_is_out_of_sight_and_said(tmp_path: Path) -
     imports = "import minidist\nminidist.__path__ = sys.path\nfrom minidist.ring import reduce_scatter\n"
     (tmp_path / "zips.py").write_text("import glob\n" + wheels + imports)
     for program in ("looks.py", "zips.py"):
-        command = [environment / "bin" / "python", "-m", "minidist.classroom", "grade", lesson, "--seed", "7"]
+        command: list[str | Path] = [
+            environment / "bin" / "python",
+            "-m",
+            "minidist.classroom",
+            "grade",
+            lesson,
+            "--seed",
+            "7",
+        ]
         run = subprocess.run(
             [*command, "--submission", tmp_path / program],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
