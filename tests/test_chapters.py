@@ -338,7 +338,7 @@ def test_the_ring_chapter(n: int, size: int, tmp_path: Path) -> None:
     counted = {(claim["source"], claim["claim"]): claim["counted"] for claim in report["claims"]}
     # What the server must carry, and what no algorithm can beat (all ranks together, 4 bytes an element).
     assert counted["all-reduce server", "sent by the busiest rank"] == (n - 1) * size * 4
-    assert counted["all-reduce ring", "sent in all"] == 2 * (n - 1) * size * 4
+    assert counted["all-reduce ring", "total sent"] == 2 * (n - 1) * size * 4
     assert counted["all-reduce ring", "calls of the busiest rank"] == 2 * (n - 1)
     assert done.stdout.count("✓") == 9 + 1  # and one in the legend
 
@@ -368,7 +368,7 @@ start(chapter)
 
 def test_a_claim_that_does_not_hold_is_named_and_makes_the_exit_status_1(text: str, tmp_path: Path) -> None:
     """One byte too many from one rank. (Which claims fall with which mistake: claims/mutants.)"""
-    failing = {("ZeRO §7", name) for name in ("all-gather parameters", "all that is sent", "all that arrives")}
+    failing = {("ZeRO §7", name) for name in ("all-gather parameters", "total sent", "total received")}
     (tmp_path / "wrong.py").write_text(STRAY)
     options = [*COMMON, *GPT.split(), "--layers", "2", "--data", text, "--json", "report.json"]
     done = run_python("wrong.py", *options, ranks=2, cwd=tmp_path)

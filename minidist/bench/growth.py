@@ -53,7 +53,7 @@ class Series(NamedTuple):
 def promised(n: int, report: Any) -> float:
     """What the chapter's own claims expect a rank to send; the norm of gradients, a number from each rank, apart."""
     expected = {claim["claim"]: claim["expected"] for claim in report["claims"]}
-    return float(expected["all that is sent"] + expected.get("norm of the gradient", 0))
+    return float(expected["total sent"] + expected.get("norm of the gradient", 0))
 
 
 def exchanged(n: int, report: Any) -> float:

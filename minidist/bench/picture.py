@@ -64,7 +64,7 @@ def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
     plt = set_up(path)
     figure, panels = plt.subplots(1, 2, figsize=(9.2, 3.1), sharey=True, layout="constrained")
     titles = (f"held by each of {RANKS} ranks, bytes", "sent by each in a step, bytes")
-    for axes, title, bars_of, claim in zip(panels, titles, (held, sent), ("together", "all that is sent"), strict=True):
+    for axes, title, bars_of, claim in zip(panels, titles, (held, sent), ("together", "total sent"), strict=True):
         for row, (chapter, counted) in enumerate(reports.items()):
             left = bars(axes, row, bars_of(counted), f"{bars_of.__name__}-{chapter}")
             promise = next(each for each in counted["claims"] if each["claim"] == claim)

@@ -73,7 +73,7 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
             on_each_rank(name, "sent by each rank", figure + folded, promised, sent, "bytes"),
             Claim(name, "sent by the busiest rank", figure + folded, max(promised), max(sent), "bytes"),
             Claim(name, "sent by the idlest rank", "", min(promised), min(sent), "bytes"),
-            Claim(name, "sent in all", "", sum(promised), sum(sent), "bytes"),
+            Claim(name, "total sent", "", sum(promised), sum(sent), "bytes"),
         ]
     if comm.rank == 0:
         if json != "-":

@@ -124,7 +124,7 @@ def sent_claims(run: Run, others: float | None) -> list[Claim]:
     everything = [run.sent_by(rank) for rank in ranks]
     if others is not None:
         return [*claims, *nothing_else(run, sum(inside) + sum(across) + others)]
-    for name, counted, from_host in (("all that is sent", everything, 0), ("all that arrives", run.received, -1)):
+    for name, counted, from_host in (("total sent", everything, 0), ("total received", run.received, -1)):
         by_host = [across[(host[rank] + from_host) % hosts * f] for rank in ranks]
         in_all = [mine + other for mine, other in zip(inside, by_host, strict=True)]
         claims.append(on_each_rank("together", name, formula, in_all, counted, "bytes"))

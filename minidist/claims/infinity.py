@@ -29,8 +29,8 @@ READ, WRITTEN = "disk to host", "host to disk"
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run."""
     passing = []
-    if run.zero > 1:  # whole units in passing: gradients, and in stage 3 also parameters
-        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.zero - 1))
+    if run.zero > 1:  # whole, transient units: gradients, and in stage 3 also parameters
+        passing.append(peak_claim(run, "arithmetic", "device: transient", buckets=run.zero - 1))
     held = [*memory_claims(run), *passing, peak_of_layers(run)]
     return [*held, *link_claims(run), *traffic_claims(run), *tiling_claims()]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from minidist.cli.tables import number
 from minidist.formulas.needs import Needs
 
-CALLED = {"passing": "units in passing", "activations": "activations of layers", "ends": "other activations"}
+CALLED = {"passing": "transient units", "activations": "activations of layers", "ends": "other activations"}
 
 
 def in_words(needs: Sequence[Needs], capacity: int) -> str:

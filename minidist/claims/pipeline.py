@@ -240,7 +240,7 @@ def sent_claims(run: Run) -> list[Claim]:
         n * micro_batch + of_shared + norm for n, of_shared, norm in zip(messages, shared, norms, strict=True)
     ]
     sent = [run.sent_by(rank) - control for rank, control in enumerate(run.sent_in("control"))]
-    made.append(on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes"))
+    made.append(on_each_rank("together", "total sent", "nothing else", everything, sent, "bytes"))
     arrives = sum(everything)
     if not flushes:  # in the last step, more backwards are left to a stage than to the stage after it
         left = [
@@ -250,7 +250,7 @@ def sent_claims(run: Run) -> list[Claim]:
         differing = [number * ((i < pipe.pp) - (i > 1)) for number, i in zip(left, run.stages, strict=True)]
         arrives += sum(differing) * micro_batch
     total = sum(run.received)
-    return [*made, Claim("together", "all that arrives", "nothing else", arrives, total, "bytes", "all ranks")]
+    return [*made, Claim("together", "total received", "nothing else", arrives, total, "bytes", "all ranks")]
 
 
 def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:

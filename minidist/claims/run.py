@@ -75,7 +75,7 @@ def nothing_else(run: Run, expected: float, control: int = 0) -> list[Claim]:
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - control
     return [
         Claim("together", name, "nothing else", expected, counted, "bytes", "all ranks")
-        for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received)))
+        for name, counted in (("total sent", payload), ("total received", sum(run.received)))
     ]
 
 

@@ -1,4 +1,4 @@
-"""What ZeRO says of a run of any chapter: model states, what is held in passing, what is sent."""
+"""What ZeRO says of a run of any chapter: model states, what is transient, what is sent."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ def whole_states(run: Run) -> list[zero.ModelStates]:
 
 
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
-    """The most that is held of whole units in passing: `buckets` buffers of the largest one, the last of them for its
+    """The most that is held of whole, transient units: `buckets` buffers of the largest one, the last of them for its
     gradient. A tied embedding, which the head also reads, is held together with each other unit. With a buffer of
     constant size, that buffer replaces the last of the buckets, and a tied embedding's gradient is held along with it,
     until its second part is there."""
@@ -122,7 +122,7 @@ def traffic_claims(run: Run) -> list[Claim]:
     if g != p:
         formula = f"({g}·{sums}Ψ{f'+{p}({gathers}Ψ{others})' * (gathers > 0)})(N-1)/N"
     everything = sum(elements * wire[phase] for phase, elements in sent.items())
-    for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
+    for name, counted in (("total sent", rest), ("total received", arrived)):
         claims.append(on_each_rank("ZeRO §7", name, formula, everything, counted, "bytes"))
     if stage > 0:
         claims.append(on_each_rank("in addition", "norm of the gradient", "8(N-1)", norm, norms, "bytes"))

@@ -201,7 +201,7 @@ def traffic(plan: ConfigPlan, model: Model | Count, per_node: int, s: int | None
         hosts = plan.ranks // plan.shard
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
-    yield line("all that is sent", "", sum(sent.values()))
+    yield line("total sent", "", sum(sent.values()))
     if plan.on_host and not isinstance(model, Count):
         kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("activations to the host", f"a·l·{p}bsh, and back", a * kept)

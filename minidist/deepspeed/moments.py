@@ -46,7 +46,7 @@ def gradient_bytes(plan: ConfigPlan) -> int:
 def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Choice]:
     """The plan as the planner asks about a row. Raises UsageError if the axes cannot divide the model.
 
-    On the data axis alone, model states and what is in passing have formulas of their own (`sizes.py`), because
+    On the data axis alone, model states and what is transient have formulas of their own (`sizes.py`), because
     DeepSpeed has limits and buffers for them."""
     other = plan.axes.used
     at = Choice(

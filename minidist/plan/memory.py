@@ -68,7 +68,7 @@ def held(asked: Asked, memo: Memo | None = None) -> list[Held]:
     m, group = at.micro_batches, at.contiguous or at.pp
     enough = m if at.schedule in KEEPS_ALL else min(m, 3 * group + m % group)
     order = (at.schedule, enough, group) if at.pp > 1 else ()
-    stage = max(asked.zero, 1)  # of ZeRO: below 2, nothing is in passing
+    stage = max(asked.zero, 1)  # of ZeRO: below 2, nothing is transient
     for rank, place in enumerate(asked.places):
         on = (stage, place.context, *of_part(asked, rank, stage >= 2), *of_pass(asked))
         fullest = memo.recall(("fullest", *on, *order), partial(peaks, asked, memo, rank))

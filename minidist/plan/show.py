@@ -151,7 +151,7 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
         "parameters": Words("parameters", f"{p}Ψr{divided(at, 3, g)}", "ZeRO §5.3"),
         "gradients": Words("gradients", f"{grad}Ψr{divided(at, 2, g)}", "ZeRO §5.2"),
         "optimizer": Words("optimizer states", f"{k}Ψr{divided(at, 1, g)}", "ZeRO §5.1"),
-        "passing": Words("units in passing", "gathered + summed units", "ZeRO §5.3"),
+        "passing": Words("transient units", "gathered + summed units", "ZeRO §5.3"),
         "activations": Words("activations of layers", *waiting),
         "ends": Words("embedding, head, loss", "2·2bsh + 4bsV/t, likewise", "Korthikanti §4.3"),
         "messages": Words("keys, values sent", "4·2·2gbch", "Ring Attention §3"),

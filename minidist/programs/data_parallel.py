@@ -54,8 +54,8 @@ def claims(run: Run) -> list[Claim]:
         hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "2·Ψ", all_gradients, workers, "bytes"))
     everything = [run.sent_by(rank) for rank in range(n)]
     promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
-    hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
-    hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
+    hot_spot.append(on_each_rank("arithmetic", "total sent", "", promised, everything, "bytes"))
+    hot_spot.append(on_each_rank("arithmetic", "total received", "", promised, run.received, "bytes"))
     return [*held, *hot_spot]
 
 

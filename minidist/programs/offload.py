@@ -29,7 +29,7 @@ def claims(run: Run) -> list[Claim]:
     """What the papers say about this run, next to what it held, sent and moved; and about the optimum."""
     stage, passing = run.zero, []
     if stage > 1:  # whole units, for a moment: gradients, and in stage 3 also parameters
-        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
+        passing.append(peak_claim(run, "arithmetic", "device: transient", buckets=stage - 1))
     return [
         *memory_claims(run),
         *persistent_claims(run),

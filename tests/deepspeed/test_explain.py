@@ -45,12 +45,12 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
     assert figures(text, "parameters") == f"{2 * PSI / 64 / 1e9:.3f}"
     assert figures(text, "optimizer states") == f"{12 * PSI / 64 / 1e9:.3f}"
     assert figures(text, "model states") == f"{PSI / 4 / 1e9:.3f}"
-    assert figures(text, "units in passing") == f"{4 * max(UNITS) / 1e9:.3f}"
+    assert figures(text, "transient units") == f"{4 * max(UNITS) / 1e9:.3f}"
     norms = 65 * 4096  # the only parameters that have no more than 40,960 elements
     assert figures(text, "persistent parameters") == f"{2 * norms / 1e9:.3f}"
     assert figures(text, "all-gather forward") == f"{3 * 2 * (PSI - norms) * 63 / 64 / 1e9:.3f}"
     assert figures(text, "all-gather persistent") == f"{2 * norms * 63 / 64 / 1e9:.3f}"
-    assert figures(text, "all that is sent") == f"{2 * (9 * PSI - 5 * norms) * 63 / 64 / 1e9:.3f}"
+    assert figures(text, "total sent") == f"{2 * (9 * PSI - 5 * norms) * 63 / 64 / 1e9:.3f}"
     gpu = 4 * 32_000 * 4096 + int(18 * PSI / 64)
     assert f"GPU {gpu / 2**30:.2f}, host {32_000 * 4096 * 4 * 8 * 1.5 / 2**30:.2f}, nothing offloaded" in text
     line = "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --persist 40960 --min-lr 0.003 --warmup 0"
@@ -71,7 +71,7 @@ def test_what_runs_again_is_gathered_and_read_again(tmp_path: Path) -> None:
     layers = 3 * 2 * 9 * (12 * 768**2 + 13 * 768)
     assert "all-gather again" not in once
     assert figures(again, "all-gather again") == f"{layers * 3 / 4 / 1e9:.3f}"
-    for row, more in (("all that is sent", layers * 3 / 4), ("parameters from the host", layers / 4)):
+    for row, more in (("total sent", layers * 3 / 4), ("parameters from the host", layers / 4)):
         one, other = (float(figures(text, row).replace(",", "")) for text in (once, again))
         assert other - one == pytest.approx(more / 1e9, abs=1e-3), row
 
@@ -312,7 +312,7 @@ def test_a_sequence_and_whether_it_fits(tmp_path: Path) -> None:
 
 
 ROWS = (
-    *("model states", "units in passing", "activations of the layers", "head and loss", "transient", "workspaces"),
+    *("model states", "transient units", "activations of the layers", "head and loss", "transient", "workspaces"),
     "at the fullest moment",
 )
 

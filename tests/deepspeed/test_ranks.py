@@ -305,9 +305,9 @@ def test_and_of_fsdp(found: dict[str, Any], folder: Path, name: str) -> None:
         moved = sum(counts["bytes"] for phase, counts in phases.items() if phase != "norm")
         assert sent * 2 * psi * 3 / 4 <= moved <= sent * (2 * psi * 3 / 4 + 2 * RANKS * 5)
     gpt2 = explain.MODELS["gpt2"]
-    (line,) = [line for line in text.splitlines() if line.startswith("  all that is sent")]
+    (line,) = [line for line in text.splitlines() if line.startswith("  total sent")]
     assert float(line.split()[-1].replace(",", "")) == pytest.approx(sent * 2 * gpt2.parameters * 3 / 4 / 1e9, abs=1e-3)
-    (line,) = [line for line in text.splitlines() if line.startswith("  units in passing")]
+    (line,) = [line for line in text.splitlines() if line.startswith("  transient units")]
     embedding, *blocks = gpt2.units
     largest = embedding + max(blocks)
     gathered = gpt2.parameters if sent == 2 else embedding + 2 * max(blocks)

@@ -55,7 +55,7 @@ def test_a_breakpoint_of_pdb_stops_in_every_rank() -> None:
     at = f"b minidist/zero3.py:{GATHERS}"
     said = pdb(["-m", "pdb", "-m", "minidist.zero3", *TINY], at, *["c", TELL] * 4, "cl 1", "c", "q")
     assert stops(said) == [(rank, rank) for rank in range(4)]
-    assert "all that is sent" in said  # it has gone on to its end
+    assert "total sent" in said  # it has gone on to its end
 
 
 @needs_pdb

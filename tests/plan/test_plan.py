@@ -553,7 +553,7 @@ def test_explain_reads_a_row_back_to_the_same_bytes(choice: Choice, tmp_path: Pa
         assert (plan.recompute == "full") == (choice.recompute == "every:1")
         lines = {line[2:28].strip(): line for line in explain.traffic(plan, model, 4)}
         gigabytes = sum(along[axis].nbytes[0] for axis in ("data", "hosts")) / 1e9
-        assert float(lines["all that is sent"].split()[-1].replace(",", "")) == pytest.approx(gigabytes, abs=1e-3)
+        assert float(lines["total sent"].split()[-1].replace(",", "")) == pytest.approx(gigabytes, abs=1e-3)
 
 
 # ---- without NumPy ---------------------------------------------------------------------------------------------------
