@@ -96,7 +96,7 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
     if found := changes.changes(name):
         parts += ["## What changes", "Each method next to the one that it replaces.", raw(changes.as_html(found))]
     if (file := PACKAGE / "claims" / "mutants" / f"{name}.toml").exists():
-        rows = [(mutant.mistake, "; ".join(mutant.fells)) for mutant in mutants_of(file)]
+        rows = [(mutant.mistake, "; ".join(mutant.caught_by)) for mutant in mutants_of(file)]
         parts += ["## Broken programs, and the claims that catch them", table(("the mistake", "caught by"), rows)]
     return "\n\n".join(part for part in parts if part)
 

@@ -1,4 +1,4 @@
-"""Mutants: each fells what it must. And the runner takes no crash, no other loss and no harmless change for that."""
+"""Mutants: each is caught by its claims. The runner takes no crash, no other loss and no harmless change for that."""
 
 import subprocess
 import sys
@@ -33,15 +33,15 @@ def named(mutant: Mutant) -> str:
 
 
 @pytest.mark.parametrize("mutant", SAMPLE, ids=named)
-def test_a_mutant_fells_its_claims(mutant: Mutant) -> None:
+def test_a_mutant_is_caught_by_its_claims(mutant: Mutant) -> None:
     outcome = perform(mutant)
-    assert not outcome.survives, (outcome.fallen, outcome.said)
+    assert not outcome.survives, (outcome.failed, outcome.said)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [mutant for mutant in EVERY if mutant not in SAMPLE], ids=named)
-def test_each_of_the_others_fells_its_claims(mutant: Mutant) -> None:
-    test_a_mutant_fells_its_claims(mutant)
+def test_each_of_the_others_is_caught(mutant: Mutant) -> None:
+    test_a_mutant_is_caught_by_its_claims(mutant)
 
 
 def test_no_line_is_refused_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_every_chapter_that_makes_claims_has_mutants() -> None:
     assert {mutant.chapter for mutant in EVERY} == chapters
     assert {file.stem for file in mutants.TABLE.glob("*.toml")} == chapters
     assert len({(mutant.chapter, mutant.mistake) for mutant in EVERY}) == len(EVERY) >= 30
-    assert all(mutant.fells and all(old != new for old, new in mutant.changes) for mutant in EVERY)
+    assert all(mutant.caught_by and all(old != new for old, new in mutant.changes) for mutant in EVERY)
 
 
 # ---- the runner ------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ ranks = 2
 file = "{file}"
 old = '{old}'
 new = '{new}'
-fells = ["all-reduce ring, sent by each rank"]
+caught_by = ["all-reduce ring, sent by each rank"]
 """
 SUM = "partial = op(arrived, own, out=total)"
 
@@ -83,8 +83,8 @@ def table(folder: Path, *rows: tuple[str, str, str, str]) -> Path:
     return folder
 
 
-def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Nothing changed; a crash; other results, of which the claim says nothing; and one that does fell it."""
+def test_what_no_claim_catches_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Nothing changed; a crash; other results, of which the claim says nothing; and one that it catches."""
     rows = (
         ("nothing", "ring.py", SUM, f"{SUM}  # as it was"),
         ("a crash", "ring.py", SUM, "raise LookupError(own)"),
@@ -97,21 +97,21 @@ def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert any(line.startswith("nothing it stands: all-reduce ring") and line.endswith("✗") for line in lines)
+    assert any(line.startswith("nothing not by: all-reduce ring") and line.endswith("✗") for line in lines)
     assert any(line.startswith("a crash it ended without a report") and line.endswith("✗") for line in lines)
     assert any(line.startswith("other sums and 2 more") and line.endswith("✗") for line in lines)
     assert "one byte more all-reduce ring, sent by each rank ✓" in lines
-    assert "1 of 4 mutants felled the claims that they must fell." in lines
-    assert "ring: all-reduce ring, calls of the busiest rank" in lines  # no mutant fells it
+    assert "1 of 4 mutants were caught by the claims that must catch them." in lines
+    assert "ring: all-reduce ring, calls of the busiest rank" in lines  # it caught no mutant
     assert "ring: all-reduce ring, sent by each rank" not in lines
     assert "ring: all-reduce ring, wrong elements of the result" not in lines
 
 
-def test_a_claim_that_no_mutant_fells_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_claim_that_catches_no_mutant_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     row = ("one byte more", "mpi/comm.py", "count(peer, array.nbytes)", "count(peer, array.nbytes + 1)")
     monkeypatch.setattr(mutants, "TABLE", table(tmp_path, row))
     assert main(["mutants", "ring"]) == 1
-    assert "1 of 1 mutants felled the claims that they must fell." in capsys.readouterr().out
+    assert "1 of 1 mutants were caught by the claims that must catch them." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("old", "times"), [("what nobody wrote", 0), ("def ", None)])
@@ -129,7 +129,7 @@ def test_a_mistake_of_several_changes() -> None:
 [[mutant]]
 old = "a"
 new = "b"
-fells = ["x"]
+caught_by = ["x"]
 
 [[mutant.change]]
 old = "b c"
@@ -137,7 +137,7 @@ new = "d"
 """
     )
     [mutant] = read_patches(written, "mutant")
-    assert mutant == {"changes": (("a", "b"), ("b c", "d")), "fells": ("x",)}
+    assert mutant == {"changes": (("a", "b"), ("b c", "d")), "caught_by": ("x",)}
     several = Patch(changes=mutant["changes"])
     assert several.apply("a c", "a text") == "d"
     with pytest.raises(UsageError, match=r"^its old text occurs 2 times in a text$"):
@@ -193,10 +193,10 @@ def test_the_right_program_has_the_losses_of_serial_training(tmp_path: Path) -> 
         "[[mutant]]\n"
         'mistake = "None at all."\nranks = 3\noptions = "--precision fp64"\nlayout = "--host-memory 1GB"\n'
         'file = "zero2.py"\nold = "class ZeRO2(ZeRO1):"\nnew = "class ZeRO2(ZeRO1):  # as it was"\n'
-        'fells = ["serial training, losses"]\n'
+        'caught_by = ["serial training, losses"]\n'
     )
     [mutant] = mutants_of(file)
     outcome = perform(mutant)
     assert outcome.holds["serial training, losses"]
     assert outcome.survives
-    assert outcome.fallen == []
+    assert outcome.failed == []

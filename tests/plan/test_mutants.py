@@ -1,4 +1,4 @@
-"""Mistakes in the planner, in a copy of the package: each fells the lines of a check, or the test, that it names."""
+"""Mistakes in the planner, in a copy of the package: each is caught by the lines of a check, or the test, it names."""
 
 import json
 import os
@@ -24,8 +24,8 @@ print(*(one.what for one in differences(small("gpt", **more), Choice(**row))), s
 """
 
 
-def felled(mutant: dict[str, Any], folder: str) -> set[str]:
-    """What falls in this copy: lines of the check of its row, or its test."""
+def caught(mutant: dict[str, Any], folder: str) -> set[str]:
+    """What fails in this copy: lines of the check of its row, or its test."""
     env = {**os.environ, **python_in(folder)}
     env["PYTHONPATH"] += os.pathsep + str(HERE) + os.pathsep + str(HERE.parent)
     if "test" in mutant:
@@ -43,13 +43,13 @@ def felled(mutant: dict[str, Any], folder: str) -> set[str]:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["mistake"])
 def test_a_mistake_of_the_planner_is_noticed(mutant: dict[str, Any]) -> None:
     with changed_copy([(mutant["file"], Patch(changes=mutant["changes"]))]) as folder:
-        assert felled(mutant, folder) >= {*mutant.get("fells", (mutant.get("test"),))}
+        assert caught(mutant, folder) >= {*mutant.get("caught_by", (mutant.get("test"),))}
 
 
 def test_every_mistake_can_be_made() -> None:
-    """Its old text occurs once; and it names what falls."""
+    """Its old text occurs once; and it names what catches it."""
     package = HERE.parents[1] / "minidist"
     for mutant in MUTANTS:
         text = (package / mutant["file"]).read_text(encoding="utf-8")
         assert Patch(changes=mutant["changes"]).apply(text, mutant["file"]) != text
-        assert bool(mutant.get("fells")) != bool(mutant.get("test"))
+        assert bool(mutant.get("caught_by")) != bool(mutant.get("test"))

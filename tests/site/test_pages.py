@@ -118,7 +118,7 @@ def test_a_chapter_shows_its_run_and_its_mutants(name: str) -> None:
     assert page.count("## A run\n\nwhat it printed\n") == 1
     file = PACKAGE / "claims" / "mutants" / f"{name}.toml"
     mutants = tomllib.loads(file.read_text())["mutant"] if file.exists() else []
-    expected = [[mutant["mistake"], "; ".join(mutant["fells"])] for mutant in mutants]
+    expected = [[mutant["mistake"], "; ".join(mutant["caught_by"])] for mutant in mutants]
     assert rows_of(page.partition("## Broken programs")[2]) == expected
 
 

@@ -1,12 +1,12 @@
-"""Broken programs, under which claims must fall.
+"""Broken programs, which claims must catch.
 
     python -m minidist mutants            all of them: two or three minutes
     python -m minidist mutants zero3      those of one chapter
 
 A claim that cannot fail proves nothing. Each mutant is the whole program with one mistake, a few lines of one file. It
 runs on ranks as its chapter does, and it still trains, often to the very same losses. The claims that its entry names
-must fall; a crash or a different loss does not count. A mutant survives if one of these claims holds, and then the exit
-status is 1. The output ends with the claims that no mutant fells.
+must fail; a crash or a different loss does not count. A mutant survives if one of these claims holds, and then the exit
+status is 1. The output ends with the claims that catch no mutant.
 
 Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to all command lines. They leave the proof
 of numbers out (claims/proof.py), which would end some mutants early; mutants of values say --prove. A mutant has:
@@ -16,7 +16,7 @@ of numbers out (claims/proof.py), which would end some mutants early; mutants of
     ranks      4 if not given
     file       of the package
     old, new   lines of the file, which must occur exactly once, and what replaces them (patch.py)
-    fells      the claims: source, claim
+    caught_by  the claims: source, claim
     layout     options that only the chapter has. If it is given, even if it is empty, the losses are compared with
                those of serial training with all options except these: "serial training, losses" is one more claim.
                It catches bugs that change what is learned, but no byte count.
@@ -55,12 +55,12 @@ TIMEOUT = 120.0  # seconds for one mutant, which takes about one
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant(Patch):
-    """A mistake, the command line that makes it, and what it must fell."""
+    """A mistake, the command line that makes it, and the claims that must catch it."""
 
     chapter: str
     mistake: str
     file: str
-    fells: tuple[str, ...]
+    caught_by: tuple[str, ...]
     options: str = ""
     ranks: int = 4
     layout: str | None = None
@@ -75,16 +75,16 @@ class Verdict:
     said: str = ""  # how it ended, if it left no report
 
     @property
-    def fallen(self) -> list[str]:
+    def failed(self) -> list[str]:
         return [name for name, holds in self.holds.items() if not holds]
 
     @property
     def survives(self) -> bool:
-        return not set(self.mutant.fells) <= set(self.fallen)
+        return not set(self.mutant.caught_by) <= set(self.failed)
 
 
 def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
-    """Run mutants, and print which claims fell; returns the exit status. chapters: all chapters, in order.
+    """Run mutants, and print which claims failed; returns the exit status. chapters: all chapters, in order.
 
     Raises UsageError for what cannot work, before anything is started.
     """
@@ -115,7 +115,7 @@ def mutants_of(file: Path) -> list[Mutant]:
 
 
 def run(table: dict[str, list[Mutant]]) -> int:
-    """Run the mutants of each chapter; returns the exit status: 0 if each fells what it must, and each claim falls."""
+    """Run the mutants of each chapter; returns the exit status: 0 if each is caught, and each claim catches one."""
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
     outcomes: list[Verdict] = []
     for chapter, mutants in table.items():
@@ -126,7 +126,7 @@ def run(table: dict[str, list[Mutant]]) -> int:
         print_outcomes(chapter, outcomes[-len(mutants) :])
     status.close()
     survivors = sum(outcome.survives for outcome in outcomes)
-    print(f"{everything - survivors} of {everything} mutants felled the claims that they must fell.")
+    print(f"{everything - survivors} of {everything} mutants were caught by the claims that must catch them.")
     standing = claims_that_stand(outcomes)
     print_standing(standing, len({(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds}))
     return 1 if survivors or standing else 0
@@ -212,16 +212,16 @@ def name_of(claim: dict[str, Any]) -> str:
 
 
 def print_outcomes(chapter: str, outcomes: Sequence[Verdict]) -> None:
-    """A row for each mutant: its mistake, the claims that must fall, and how many other claims fell."""
+    """A row for each mutant: its mistake, the claims that must fail, and how many others did."""
     from rich.markup import escape
 
-    table = make_table(left=("mistake", "claims that fell"), right=())
+    table = make_table(left=("mistake", "caught by"), right=())
     table.columns[0].width, table.columns[1].width = 40, 35
     table.add_column("", no_wrap=True)
     for outcome in outcomes:
-        named = [name for name in outcome.mutant.fells if name in outcome.fallen]
-        standing = [f"it stands: {name}" for name in outcome.mutant.fells if name not in outcome.fallen]
-        more = len(outcome.fallen) - len(named)
+        named = [name for name in outcome.mutant.caught_by if name in outcome.failed]
+        standing = [f"not by: {name}" for name in outcome.mutant.caught_by if name not in outcome.failed]
+        more = len(outcome.failed) - len(named)
         lines = [*named, *([f"and {more} more"] if more else []), *(standing if outcome.holds else [outcome.said])]
         table.add_row(outcome.mutant.mistake, escape("\n".join(lines)), mark(not outcome.survives))
     show(chapter, table)
@@ -230,15 +230,15 @@ def print_outcomes(chapter: str, outcomes: Sequence[Verdict]) -> None:
 def claims_that_stand(outcomes: Sequence[Verdict]) -> list[tuple[str, str]]:
     """The claims that held under every mutant of their chapter, with it."""
     made = dict.fromkeys((outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds)
-    fallen = {(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.fallen}
-    return [claim for claim in made if claim not in fallen]
+    failed = {(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.failed}
+    return [claim for claim in made if claim not in failed]
 
 
 def print_standing(standing: Sequence[tuple[str, str]], made: int) -> None:
-    """Print which of the claims no mutant fells. made: the number of all claims."""
+    """Print which of the claims catch no mutant. made: the number of all claims."""
     if not standing:
-        print(f"Each of their {made} claims fell at least once.")
+        print(f"Each of their {made} claims caught a mutant at least once.")
         return
-    print(f"No mutant fells {len(standing)} of their {made} claims:")
+    print(f"{len(standing)} of their {made} claims caught no mutant:")
     for chapter, name in standing:
         print(f"    {chapter}: {name}")
