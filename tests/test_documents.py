@@ -214,7 +214,7 @@ def test_readme_counts_right() -> None:
         f"{len(figures)} figures that {len(library)} papers print",
         f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
         f"the bytes that {len(lines)} chapters send, in {sum(map(len, lines.values()))} variants",
-        f"count the bytes that {sum(found.pooled for found in chapters.values() if found.cases)} hold",
+        f"NumPy and the kernel count the bytes that {sum(one.pooled for one in chapters.values() if one.cases)} hold",
         f"The kernel counts what {len(audit.ON_DISK)} read and write",
     ):
         assert sentence in readme

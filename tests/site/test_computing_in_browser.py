@@ -183,7 +183,7 @@ def test_back_undoes_a_change(open_computing: Callable[..., Any]) -> None:
     page.mouse.down()
     for part in (0.4, 0.6, 0.99):
         page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2)
-    answer_of(page, page.mouse.up)
+    page.mouse.up()
     settings = [first, first | {"zero": "2"}, first | {"zero": "2", "recompute": "none"}]
     for wanted in reversed(settings):
         page.go_back()
