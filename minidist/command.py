@@ -96,7 +96,8 @@ def prepare(
     check_companions(files)
     check_plot(files, training.steps)
     check_outputs(files, outputs(files, own))
-    corpus = data.load(files.data, model.context, files.text_field).spread(model.sizes.vocabulary if model.sizes else 0)
+    v = model.sizes.vocabulary if model.sizes else 0
+    corpus = data.load(files.data, model.context, files.text_field, v)
     units = declare(model, len(corpus.vocabulary), mixture_of(own))
     check_memory(model, training, units, layout, states)
     optimizer = optimizer or optimizer_of(training)

@@ -93,17 +93,20 @@ class Sequences:
         return self.text[self.starts[:, None] + np.arange(self.shape[1])]
 
 
-_shared: WeakValueDictionary[tuple[str, str | None, int, int], Corpus] = WeakValueDictionary()  # by ranks of a process
+_shared: WeakValueDictionary[tuple[str, str | None, int, int, int], Corpus] = (
+    WeakValueDictionary()
+)  # by ranks of a process
 
 
-def load(path: str | None, context: int, field: str | None = None) -> Corpus:
+def load(path: str | None, context: int, field: str | None = None, v: int = 0) -> Corpus:
     """Load a text file; without a path, the help pages of Python 3.11: half a million characters of English. Of a file
     named .jsonl or .ndjson, or of any file with a `field`, each line is a JSON object, whose field of that name, or
-    `text`, is a document. Raises UsageError if there is no such file, or too little text for sequences of `context`."""
+    `text`, is a document. v: tokens of a model that is loaded (`Corpus.spread`). Raises UsageError if there is no such
+    file, or too little text for sequences of `context`."""
     path = path or str(HELP_PAGES)
     size = check_readable("--data", path)
-    key = path, field, size, os.stat(path).st_mtime_ns
-    corpus = _shared.get(key) or _shared.setdefault(key, _load(path, size, field))
+    key = path, field, size, os.stat(path).st_mtime_ns, v
+    corpus = _shared.get(key) or _shared.setdefault(key, _load(path, size, field).spread(v))
     characters = len(corpus.train) + len(corpus.validation)
     shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
     if characters < shortest:
