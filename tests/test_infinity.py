@@ -33,7 +33,7 @@ from minidist.memory.files import SwapFile, place_of
 from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
-from minidist.programs.chapter import find
+from minidist.programs.chapter import Chapter, find
 from minidist.train import Alone
 from programs import run_module, run_python
 
@@ -288,12 +288,12 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(chapter: Any, job: Any, driver: ds.VerbsDriver, *rest: Any) -> None:
+    def interrupted(chapter: Any, comm: Any, job: Any, driver: ds.VerbsDriver) -> None:
         alive.append(driver)
         assert cast(infinity.Infinity, driver.engine).settings.swap.size > 0
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ds, "train_and_report", interrupted)
+    monkeypatch.setattr(Chapter, "train", interrupted)
     disk, file = tmp_path / "disk", tmp_path / "ds_config.json"
     offload = {"device": "nvme", "nvme_path": str(disk)}
     zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload}

@@ -110,7 +110,7 @@ def test_no_option_takes_an_empty_value_for_none(found: dict[str, dict[str, tupl
 
 def test_home_is_expanded_or_refused(found: dict[str, dict[str, tuple[str, str, str, str]]]) -> None:
     of_train = {option for option, (_, _, home, _) in found["minidist.train"].items() if home}
-    assert of_train - NAMES == {"--data", "--save", "--load", "--export", "--json", "--memory-plot"}
+    assert of_train - NAMES == {"--data", "--save", "--load", "--export", "--json", "--log", "--memory-plot"}
     assert sum(home is not None for options in found.values() for _, _, home, _ in options.values()) > 100
     for program, options in found.items():
         for option, (_, _, home, _) in options.items():

@@ -20,8 +20,8 @@ you lose, the grade names a call, such as given.drawn('norms', 7, 1), that opens
 
 A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
 most 60 in total; of each check, the system counts on which it costs most. A plain set, which compares one rank with two
-and steps as little as it can, costs 56: 3 and 3 for gradients and norms, 7 for sizes, 3 for memory, 24 for precision
-(8 steps on one rank and on two), 16 for a checkpoint.
+and steps as little as it can, costs 56. Of these, 3 each are for gradients, norms and memory, and 7 for sizes; 24 for
+precision (8 steps on one rank and on two), 16 for a checkpoint.
 """
 
 from minidist.bugs.handle import Handle

@@ -73,9 +73,9 @@ def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iter
         yield line("model states", "together", of.total)
     if in_passing := passing(plan, model):
         gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
-        yield line("transient units", gradients + " and parameters" * (divided(plan) == 3), in_passing)
+        yield line("whole units", gradients + " and parameters" * (divided(plan) == 3), in_passing)
     if isinstance(model, Count):
-        yield from wrapped("transient units, activations: --parameters does not say; --model NAME or config.json does")
+        yield from wrapped("whole units, activations: --parameters does not say; --model NAME or config.json does")
         return
     here, s = backward(plan, model, s), s or model.s
     for what, formula, nbytes in (

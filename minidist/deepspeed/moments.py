@@ -3,7 +3,7 @@
 Layers, head and what a backward allocates are those of `formulas/`, with the profile of a system for numbers of 2 bytes
 (`formulas/profile.py`). DeepSpeed and FSDP differ from Megatron-LM in what DIFFERS says. In the optimizer's step the
 16-bit gradients of a rank's shard become float32 (runtime/zero/stage_1_and_2.py: single_grad_partition), in stage 3 a
-sub-group of them at a time; PyTorch's Adam, which trains if the file names none, allocates two arrays of this size, the
+sub-group of them at a time. PyTorch's Adam, which trains if the file names none, allocates two arrays of this size, the
 root of the second moments and that root over its bias correction (issue hiyouga/LlamaFactory#1221 shows both).
 """
 

@@ -154,7 +154,7 @@ def passage(run: Asked, rank: int, part: Part) -> Pass:
 
 
 def by_layers(run: Asked, layers: list[float]) -> tuple[float, float]:
-    """Bytes that a chunk's layers keep after their forward, and when the last of them has run again."""
+    """Bytes that a chunk's layers keep after their forward, and when the last of them has been recomputed."""
     if run.recompute in ("none", "selective"):
         return sum(layers), sum(layers)
     number, given, largest = len(layers), of_layer.residual(run), max(layers, default=0.0)

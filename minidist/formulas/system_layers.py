@@ -152,7 +152,7 @@ def in_layer(run: Asked, kind: str) -> Arrays:
 
 
 def in_mlp(run: Asked) -> Arrays:
-    """SwiGLU: the gradient of its result, just used up, and that of its input; the result itself is gone. fc2, before
+    """SwiGLU: the gradient of its result, just used up, and that of its input. The result itself is gone. fc2, before
     it: its gradient, gathered, and that of SwiGLU's result. fc1, after it: its input, gathered, and that one's
     gradient, whole and summed; SwiGLU's input is gone, too."""
     x, whole = residual(run), whole_residual(run)

@@ -30,7 +30,7 @@ from minidist.plan import show
 from minidist.plan.choice import Choice, Wanted, ask, divides
 from minidist.plan.memory import held
 from minidist.plan.orders import splits
-from minidist.plan.search import Row
+from minidist.plan.ties import Row
 from minidist.plan.traffic import sent, share_across
 from minidist.pp.schedules import SCHEDULES
 from minidist.text.data import Sequences

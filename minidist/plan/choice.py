@@ -116,7 +116,7 @@ def misfit(wanted: Wanted, at: Choice) -> str:
 
 @cache
 def stages_to_ask(schedule: str, pp: int, parts: tuple[range, ...]) -> tuple[int, ...]:
-    """Stages, from 1, of which one is the fullest: the first of each kind, because it has most micro-batches in flight;
+    """Stages, from 1, one of them the fullest: the first of each kind, because it has most micro-batches in flight;
     if W comes later than B, the first two (V-Min's stages are alike in threes); and the last."""
     kinds, near = defaultdict[object, list[int]](list), 2 if SCHEDULES[schedule].splits else 1
     chunks = len(parts) // pp

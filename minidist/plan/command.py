@@ -28,7 +28,8 @@ from minidist.plan.choice import Wanted
 from minidist.plan.headline import headline
 from minidist.plan.one_row import RowOptions, changes, choice_of, next_better, notes, told, why_first
 from minidist.plan.profiles import ProfileOptions
-from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, Row, SearchResult, best_chunks, search, why_not
+from minidist.plan.search import ACTIVATIONS, STATES, Evaluator, SearchResult, best_chunks, search, why_not
+from minidist.plan.ties import Row
 from minidist.plan.time import CEILING, Cluster
 
 

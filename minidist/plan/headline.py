@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 from minidist.plan.choice import Choice
-from minidist.plan.search import Row
 from minidist.plan.show import count
-from minidist.plan.ties import SAME
+from minidist.plan.ties import SAME, Row
 
 SPENT = {  # what a step's time goes to, by its name in `Seconds`
     "work": "its slowest stage",

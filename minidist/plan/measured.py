@@ -50,7 +50,7 @@ def cells(profile: Profile = MEGATRON) -> Iterator[Cell]:
         wanted = Wanted(of["model"], *sizes, scheme="ulysses", profile=profile)
         axes = " ".join(f"{axis}{size}" for axis, size in of["layout"].items())
         peaks = [MIB * peak for peak in of["stages"]]
-        yield Cell(f"{of['model']} {axes} {context // 1024}K", wanted, choice, peaks)
+        yield Cell(f"{of['model']} {axes}, {context // 1024}K", wanted, choice, peaks)
 
 
 class Compared(NamedTuple):

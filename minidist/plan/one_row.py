@@ -21,9 +21,8 @@ from minidist.cli.options import memory_size
 from minidist.papers.context import SCHEMES
 from minidist.plan.choice import Choice, Wanted
 from minidist.plan.orders import PLANNED
-from minidist.plan.search import Row
 from minidist.plan.show import GB
-from minidist.plan.ties import SAME
+from minidist.plan.ties import SAME, Row
 from minidist.pp.schedules import SCHEDULES
 
 AGAIN = {"none": "none", "selective": "selective", "full": "every:1"}  # Megatron-LM's words, and the policies

@@ -19,8 +19,9 @@ from minidist.papers.models import Model
 from minidist.plan import measured, measured_time, trained
 from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.printed import A100, H100, Published, gpt
-from minidist.plan.search import Evaluator, Row, divisors, search
+from minidist.plan.search import Evaluator, divisors, search
 from minidist.plan.show import count, wrapped
+from minidist.plan.ties import Row
 from minidist.plan.time import CEILING, Cluster, flops_a_token
 
 NARROW = "its matrices are narrow, and a device reaches less of its peak with these; the ceiling is one for all widths"

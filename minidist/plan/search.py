@@ -22,7 +22,7 @@ from minidist.papers import ring_attention
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
-from minidist.plan.ties import merge_ties, settle_ties
+from minidist.plan.ties import Row, merge_ties, settle_ties
 from minidist.plan.time import (
     Cluster,
     Messages,
@@ -39,17 +39,6 @@ from minidist.pp.schedules import SCHEDULES
 
 RECOMPUTE = ("none", "selective", "every:1")
 EMPTY: Mapping[str, Any] = MappingProxyType({})
-
-
-class Row(NamedTuple):
-    """A choice, with its memory and its speed."""
-
-    choice: Choice
-    held: Held  # of the fullest rank
-    seconds: Seconds
-    tokens: float  # a second
-    mfu: float  # model FLOPs utilization
-    links: float  # seconds of messages in a step, also of those that are hidden
 
 
 class SearchResult(NamedTuple):

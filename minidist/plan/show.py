@@ -10,7 +10,8 @@ from minidist.papers.mixed_precision import BYTES
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, by_stage
 from minidist.plan.orders import BUBBLES, clocked_idle, idle, splits
-from minidist.plan.search import Row, SearchResult
+from minidist.plan.search import SearchResult
+from minidist.plan.ties import Row
 from minidist.plan.time import CEILING, Cluster
 from minidist.plan.traffic import sent, share_across
 

@@ -3,18 +3,26 @@
 The model of time is not exact to a thousandth, so times that differ by less are a tie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.memory import Held
+from minidist.plan.time import Seconds
 from minidist.plan.traffic import sent
 
-if TYPE_CHECKING:
-    from minidist.plan.search import Row
-
 SAME = 1e-3  # of a step's time
+
+
+class Row(NamedTuple):
+    """A choice, with its memory and its speed."""
+
+    choice: Choice
+    held: Held  # of the fullest rank
+    seconds: Seconds
+    tokens: float  # a second
+    mfu: float  # model FLOPs utilization
+    links: float  # seconds of messages in a step, also of those that are hidden
 
 
 def settle_ties(rows: Sequence[Row], wanted: Wanted) -> list[Row]:

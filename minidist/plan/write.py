@@ -10,7 +10,8 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.plan.choice import Choice, Wanted
-from minidist.plan.search import Row, SearchResult
+from minidist.plan.search import SearchResult
+from minidist.plan.ties import Row
 
 PRECISIONS = {"bf16": "bf16", "mixed": "fp16", "fp32": "no"}  # as Accelerate calls them
 STRATEGIES = {0: "NO_SHARD", 3: "FULL_SHARD"}  # FSDP's, by ZeRO's stage

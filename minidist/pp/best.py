@@ -74,7 +74,7 @@ def try_all(sizes: Sizes) -> tuple[list[Tried], list[str]]:
                 reasons.append(str(error).partition(": use")[0])
                 continue
             seen = figures(timelines, v)
-            held = max(seen["in_flight"]) / v / min(sizes.p, sizes.m)
+            held = max(seen["in_flight"]) / min(sizes.p, sizes.m)
             copies = 2 if schedule.shape == "cross" else 1
             tried.append(Tried(name, v, timelines, seen["time"], seen["idle"], held, copies))
     return sorted(tried, key=lambda one: one.time), reasons

@@ -107,7 +107,7 @@ def draw(which: str, sizes: Sizes, json: str | None) -> int:
         print("A line is a stage. F1: forward of micro-batch 1; B1: its backward of the input,")
         print("W1: of the weights. A digit is a number's last; small: later chunks; …: goes on.")
         if any(SCHEDULES[name].flushes for name in report):
-            print("Below: a step's time, of which F, B and W take one unit each, and how much of it")
+            print("Below: a step's time, where F, B and W take one unit each, and how much of it")
             print("stages idle; in flight: the most micro-batches that stages 1, 2, ... hold.")
         if overlaps:
             print("F1&B2 is a forward that overlaps with a backward, W included.")

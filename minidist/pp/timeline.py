@@ -134,7 +134,8 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
     flying = " ".join(f"{in_flight(timeline, chunks):g}" for timeline in timelines)
-    return f"{step / chunks:g} units of time, {tell_idle(timelines)}; in flight {flying}"
+    told = f"{step / chunks:g} units of time, {tell_idle(timelines)}; in flight {flying}"
+    return told if len(told) <= 80 else told.replace("; in flight", ";\nin flight")
 
 
 def tell_idle(timelines: Sequence[Timeline]) -> str:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minidist.bench import picture
+from minidist.claims.screen import UNITS
 from minidist.cli.tables import number
 
 ROOT = Path(__file__).parents[2]
@@ -123,10 +124,14 @@ def test_bars_of_three_memories_are_counted(chapter: str) -> None:
 def test_the_table_in_readme_is_what_zero3_prints() -> None:
     sample = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert sample
-    rows = [re.split(r" {2,}", line) for line in sample[1].splitlines() if line.endswith("✓")]
+    rows = [line.split() for line in sample[1].splitlines() if line.endswith("✓")]
     claims = [claim for claim in picture.report("zero3")["claims"] if not claim["claim"].startswith("proof: ")]
     keys = ("source", "claim", "formula")
-    assert rows == [[*(c[key] for key in keys), number(c["expected"]), number(c["counted"]), "✓"] for c in claims]
+    told = [
+        [*(c[key] for key in keys), number(c["expected"]), number(c["counted"]), UNITS.get(c["unit"], ""), "✓"]
+        for c in claims
+    ]
+    assert rows == [" ".join(row).split() for row in told]
 
 
 def test_the_picture_is_small_and_has_no_page_of_its_own() -> None:

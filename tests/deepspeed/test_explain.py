@@ -45,7 +45,7 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
     assert figures(text, "parameters") == f"{2 * PSI / 64 / 1e9:.3f}"
     assert figures(text, "optimizer states") == f"{12 * PSI / 64 / 1e9:.3f}"
     assert figures(text, "model states") == f"{PSI / 4 / 1e9:.3f}"
-    assert figures(text, "transient units") == f"{4 * max(UNITS) / 1e9:.3f}"
+    assert figures(text, "whole units") == f"{4 * max(UNITS) / 1e9:.3f}"
     norms = 65 * 4096  # the only parameters that have no more than 40,960 elements
     assert figures(text, "persistent parameters") == f"{2 * norms / 1e9:.3f}"
     assert figures(text, "all-gather forward") == f"{3 * 2 * (PSI - norms) * 63 / 64 / 1e9:.3f}"
@@ -312,7 +312,7 @@ def test_a_sequence_and_whether_it_fits(tmp_path: Path) -> None:
 
 
 ROWS = (
-    *("model states", "transient units", "activations of the layers", "head and loss", "transient", "workspaces"),
+    *("model states", "whole units", "activations of the layers", "head and loss", "transient", "workspaces"),
     "at the fullest moment",
 )
 

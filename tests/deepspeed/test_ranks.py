@@ -307,7 +307,7 @@ def test_and_of_fsdp(found: dict[str, Any], folder: Path, name: str) -> None:
     gpt2 = explain.MODELS["gpt2"]
     (line,) = [line for line in text.splitlines() if line.startswith("  total sent")]
     assert float(line.split()[-1].replace(",", "")) == pytest.approx(sent * 2 * gpt2.parameters * 3 / 4 / 1e9, abs=1e-3)
-    (line,) = [line for line in text.splitlines() if line.startswith("  transient units")]
+    (line,) = [line for line in text.splitlines() if line.startswith("  whole units")]
     embedding, *blocks = gpt2.units
     largest = embedding + max(blocks)
     gathered = gpt2.parameters if sent == 2 else embedding + 2 * max(blocks)

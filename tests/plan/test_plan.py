@@ -96,7 +96,10 @@ def test_a_search_of_too_many_rows_says_what_it_leaves_out(most: int, monkeypatc
         near = limits.beyond_hosts or at.tp <= CLUSTER.per_host
         return near and at.rows <= limits.sequences and (alone or at.zero in limits.stages)
 
-    assert [row.choice for row in found.rows] == [row.choice for row in everything.rows if keeps(row.choice)]
+    assert {row.choice for row in found.rows} == {row.choice for row in everything.rows if keeps(row.choice)}
+    assert [row.seconds.step for row in found.rows] == pytest.approx(
+        [row.seconds.step for row in everything.rows if keeps(row.choice)], rel=2 * SAME
+    )
 
 
 def test_rows_are_whole() -> None:

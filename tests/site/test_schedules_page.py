@@ -138,12 +138,11 @@ def check(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
             assert unescape(part) == f'<p class="refused">{in_words_of_form(reported, LABELS)}</p>', settings
             continue
         assert_drawn(part, rows, (WIDTH - LEFT) / last)
-        end, schedule = max(one.end for row in rows for one in row), SCHEDULES[name]
+        end = max(one.end for row in rows for one in row)
         busy = sum(one.end - one.start for row in rows for one in row)
         assert reported["time"] == pytest.approx(end), settings
         assert reported["idle"] == pytest.approx(1 - busy / (end * p), abs=1e-9), settings
-        chunks = v if schedule.any_chunks else 1 if schedule.shape == "cross" else schedule.chunks
-        held = ", ".join(f"{n / chunks:g}" for n in reported["in_flight"])
+        held = ", ".join(f"{n:g}" for n in reported["in_flight"])
         assert f"{end:.4g} units of time, {reported['idle']:.1%} idle" in part, settings
         assert f"; micro-batches held at most, by stage: {held}<" in part, settings
         longest = max(row[-1].end - row[0].start for row in rows)

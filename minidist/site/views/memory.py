@@ -61,7 +61,7 @@ def asked_for(settings: Mapping[str, str]) -> tuple[Wanted, Choice]:
 def summary(wanted: Wanted, choice: Choice, fullest: Held, capacity: float) -> str:
     """In a line: does it fit? A part of a device is left free for what formulas do not count."""
     most, reserve = fullest.total / GB, wanted.profile.reserve * capacity
-    free = f", of which {reserve:g} are left for the allocator and libraries" * bool(reserve)
+    free = f", {reserve:g} of it left for the allocator and libraries" * bool(reserve)
     fits = "it fits" if most <= capacity - reserve else "<strong>it does not fit</strong>"
     return (
         f"<p>{escape(wanted.name)}, Ψ = {wanted.model.parameters():,}, on {choice.ranks:,} ranks; {wanted.batch:,}"
