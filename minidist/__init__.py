@@ -28,7 +28,7 @@ from contextlib import suppress  # noqa: E402
 from typing import Any  # noqa: E402
 
 __version__ = "0.2.0"
-ADDRESS = "https://HOST/PATH"  # of the project's repository; python -m minidist.site --address https://... writes it here and elsewhere
+ADDRESS = ""  # of the project's repository; python -m minidist.site --address https://... writes it here and elsewhere
 
 # One BLAS thread per rank: ranks are the parallelism here, and N ranks that each start a thread for every core compete
 # for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.

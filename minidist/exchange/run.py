@@ -74,8 +74,9 @@ def interrupt(*_: object) -> NoReturn:
 
 def end(line: str, status: int) -> NoReturn:
     processes.undo()
-    with suppress(Exception):  # a program may have closed or replaced them
+    with suppress(Exception):  # a program may have closed or replaced it; or a signal has come while it is written
         sys.stdout.flush()
+    with suppress(Exception):
         print(line, file=sys.stderr, flush=True)
     os._exit(status)
 

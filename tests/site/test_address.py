@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("latex2mathml")  # of the extra "site"
+
 import minidist
 from minidist import UsageError, how_to_install
 from minidist.site import __main__ as program
