@@ -11,7 +11,7 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
-from minidist.claims.published import count_agreeing
+from minidist.claims.published import count_agreeing, zero_letters
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.paths import write_json
@@ -120,14 +120,8 @@ def tiling_claims() -> list[Claim]:
 
 
 def letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {
-        "Ψ": "parameters, with each unit's padding",
-        "N": "ranks",
-        "ψ": "parameters of one unit of the model",
-        "ψ_emb": "of its embedding",
-        "h": "64, inputs of a layer with 4h outputs",
-    }
+    """What the letters of its claims mean: ZeRO's, and the tiles'."""
+    return {**zero_letters(run), "h": "64, inputs of a layer with 4h outputs"}
 
 
 def print_closing(run: Run) -> None:

@@ -74,13 +74,9 @@ def print_zero_table_2() -> None:
 
 
 def offload_letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
+    """What the letters of ZeRO-Offload's claims mean: ZeRO's, and those of its partition and its time."""
     return {
-        "Ψ": "parameters, with each unit's padding",
-        "N": "ranks",
-        "Ψ_p": "those that stay on every rank (--persist)",
-        "ψ": "parameters of one unit of the model",
-        "ψ_emb": "of its embedding",
+        **zero_letters(run),
         "M": "Ψ, as the paper writes it",
         "P": "forward and backward passes, of each unit 1 and 2",
         "U": "updates, of each 4",

@@ -34,7 +34,7 @@ def outcome(run: Run) -> str:
     states = [sum(held[kind] for kind in ("parameters", "gradients", "optimizer")) for held in run.memory]
     most, g = max(states), run.gradient_bytes
     whole = (run.bytes.stored + g + run.optimizer_bytes) * run.model.parameters()
-    who = "Each rank" if min(states) == most and run.ranks > 1 else "The fullest rank" if run.ranks > 1 else "It"
+    who = "The rank" if run.ranks == 1 else "Each rank" if min(states) == most else "The fullest rank"
     where = " on its device" * any(held["all"] for rank in run.below for held in rank.values())
     held = f"{who} held {number(most)} bytes of model states{where}, {part_of(most, whole)}"
     sent = max(run.sent_by(rank) for rank in range(run.ranks))
@@ -82,8 +82,14 @@ def describe_training(run: Run) -> str:
     return ", ".join(name for name, is_so in others.items() if is_so)
 
 
-# Where the claim's name does not tell: "tokens of a rank".
-UNITS = {"bytes": "B", "elements": "el", "T_F": "T_F", "%": "%", "M": "M"}
+# Where the claim's name does not tell, as "tokens of a rank" does: the unit's letter, and what it means.
+UNITS = {
+    "bytes": ("B", "bytes"),
+    "elements": ("el", "elements of one micro-batch"),
+    "T_F": ("T_F", "the time of a forward"),
+    "M": ("M", ""),
+    "%": ("%", ""),
+}
 
 
 def print_claims(claims: Sequence[Claim], title: str, letters: Letters) -> None:
@@ -95,12 +101,13 @@ def print_claims(claims: Sequence[Claim], title: str, letters: Letters) -> None:
         table.add_column("", no_wrap=True)
         for claim in rows:
             numbers = (number(claim.expected), number(claim.counted))
-            unit = UNITS.get(claim.unit, "")
+            unit, _ = UNITS.get(claim.unit, ("", ""))
             table.add_row(claim.source, claim.claim, claim.formula, *numbers, unit, mark(claim.holds))
         if rows:
             show(heading, table)
-    units = "B: bytes." + " el: elements of one micro-batch." * any(claim.unit == "elements" for claim in claims)
-    say(f"{units} {legend([claim.formula for claim in claims], letters)}")
+    units = {claim.unit for claim in claims}
+    meant = [f"{unit}: {meaning}" for name, (unit, meaning) in UNITS.items() if name in units and meaning]
+    say("; ".join([*meant, legend([claim.formula for claim in claims], letters)]).removesuffix("; "))
     _print_failures(claims)
 
 

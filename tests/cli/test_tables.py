@@ -6,6 +6,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.letters import legend
 from minidist.claims.screen import part_of, print_claims, times, verdict
 from minidist.cli.tables import make_table, number, show
+from programs import run_python
 
 
 def claim(name, unit, counted=1):
@@ -16,7 +17,7 @@ def test_a_table_says_what_its_numbers_count(capsys):
     print_claims([claim("held", "bytes"), claim("calls", "calls"), claim("sent", "elements")], "", {"N": "ranks"})
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[5:-1] for line in printed if line[:2] == ["a", "paper"]] == [["1", "B"], ["1"], ["1", "el"]]
-    assert " ".join(printed[-1]) == "B: bytes. el: elements of one micro-batch. N: ranks."
+    assert " ".join(printed[-1]) == "B: bytes; el: elements of one micro-batch; N: ranks."
 
 
 def test_letters_are_those_that_occur():
@@ -37,6 +38,26 @@ def test_how_many_claims_hold():
     assert verdict([holds, holds]) == "All 2 claims hold."
     assert verdict([holds, fails, fails]) == "2 of 3 claims do not hold."
     assert verdict([holds, fails]) == "1 of 2 claims does not hold."
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [  # Ψ = 210,752 of the usual model, 16 bytes each
+        ("zero3 --ranks 4", "Each rank held 843,008 bytes of model states, a quarter of 3,372,032, and sent 1.5 times"),
+        ("zero1 --ranks 4", "Each rank held 1,475,264 bytes of model states, 43.8 % of 3,372,032, and sent as much as"),
+        ("zero3 --ranks 1", "The rank held 3,372,032 bytes of model states, all of 3,372,032."),
+        ("infinity --ranks 2", "Each rank held 99,968 bytes of model states on its device, 2.96 % of 3,372,032"),
+        (
+            "data_parallel --ranks 2 --grad-dtype fp32",
+            "held 3,793,536 bytes of model states, all of 3,793,536, and sent as",
+        ),
+    ],
+)
+def test_what_happened_in_a_line(line, words):
+    """By the papers' formulas: 16Ψ/N and 3Ψ instead of 2Ψ; 4Ψ + 12Ψ/N; with gradients of 4 bytes, 18Ψ."""
+    done = run_python("-m", *f"minidist.{line} --steps 1 --validate 0 --no-prove".split())
+    assert "claims hold. " + words.partition(" held")[0] in " ".join(done.stdout.split())
+    assert words in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
