@@ -49,7 +49,7 @@ def test_how_many_claims_hold():
         ("infinity --ranks 2", "Each rank held 99,968 bytes of model states on its device, 2.96 % of 3,372,032"),
         (
             "data_parallel --ranks 2 --grad-dtype fp32",
-            "held 3,793,536 bytes of model states, all of 3,793,536, and sent as",
+            "Each rank held 3,793,536 bytes of model states, all of 3,793,536, and sent",
         ),
     ],
 )
