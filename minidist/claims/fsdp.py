@@ -198,7 +198,7 @@ def letters(run: Run) -> Letters:
     return {
         "Ψ": f"parameters, {number(sum(sizes_of(run, 0)))} with each unit's padding",
         "M": "their bytes",
-        "F, G": f"{run.dividing} ranks that shard them",
+        **dict.fromkeys(("F", "G"), f"{run.dividing} ranks that shard them"),
         "W": f"all {run.ranks}",
         "ψ": "parameters of one unit of the model",
         "ψ_emb": "of its embedding",

@@ -113,16 +113,16 @@ def letters(run: Run) -> Letters:
     w, at = run.layout.dp * run.layout.cp, run.layout
     return {
         **pipeline.letters(run),
-        **routed.letters(run),
+        **(routed.letters(run) if run.model.experts else {}),
         "c": "positions of a context rank",
         "ψl": "those of its last layer",
         "Ψrest": "a rank's replicated parameters",
         "Ψr": "a rank's parameters, padded",
-        "W": f"{w} data{' x context' * (at.cp > 1)} ranks; in F+B+W, W of 1 micro-batch",
-        "G": f"{run.dividing} of them, which shard model states",
+        "W": f"{w} data{' x context' * (at.cp > 1)} ranks (in F+B+W: a backward for weights)",
+        "G": f"{run.dividing} ranks that shard model states",
         **({"N": f"{at.cp} context ranks"} if at.cp > 1 else {}),
         "g": "key/value heads to a query head",
-        "p, K, n": f"{at.pp} stages",
+        **dict.fromkeys(("p", "K", "n"), f"{at.pp} stages"),
         "t": f"{at.tp} tensor ranks",
     }
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-Letters = Mapping[str, str]  # {"p, K": "stages"}: what a letter means, or several that mean the same
+Letters = Mapping[str, str]  # what each means
 
 # What formulas say in words. "a layer" is one; "as/ht" is a·s/(h·t).
 WORDS = re.compile(
@@ -27,20 +27,20 @@ EVERYWHERE: Letters = {
 
 
 def legend(formulas: Iterable[str], letters: Letters) -> str:
-    """The letters of these formulas, in the order of the chapter's own, then of those that mean the same everywhere."""
+    """The letters of these formulas, in the order of the chapter's own, then of those that mean the same everywhere.
+    Those of one meaning stand together."""
     known = {**letters, **{name: meaning for name, meaning in EVERYWHERE.items() if name not in letters}}
     used, _ = split(formulas, known)
-    found = []
-    for names, meaning in known.items():
-        if own := [name for name in names.split(", ") if name in used]:
-            found.append(f"{', '.join(own)}: {meaning}")
-    return f"{'; '.join(found)}." if found else ""
+    by_meaning: dict[str, list[str]] = {}
+    for name in (name for name in known if name in used):
+        by_meaning.setdefault(known[name], []).append(name)
+    return "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in by_meaning.items()) + "." * bool(by_meaning)
 
 
-def split(formulas: Iterable[str], letters: Letters) -> tuple[set[str], set[str]]:
+def split(formulas: Iterable[str], letters: Iterable[str]) -> tuple[set[str], set[str]]:
     """Which of the letters occur, the longest first ("ψ_emb" is no "ψ"); and which others do, that nothing explains."""
     left, used = WORDS.sub(" ", " ; ".join(formulas)), set()
-    for name in sorted((name for names in letters for name in names.split(", ")), key=len, reverse=True):
+    for name in sorted(letters, key=len, reverse=True):
         if name in left:
             used.add(name)
             left = left.replace(name, " ")

@@ -303,16 +303,16 @@ def shared_gradients(run: Run) -> list[int]:
 def letters(run: Run) -> Letters:
     """What the letters of its claims mean."""
     return {
-        "p, K, n, k": "stages",
-        "PP, D": "parts of the model: p, or in a V 2p",
+        **dict.fromkeys(("p", "K", "n", "k"), "stages"),
+        **dict.fromkeys(("PP", "D"), "parts of the model: p, or in a V 2p"),
         "[2|p]": "1 if 2 divides p, otherwise 0",
         "[3∤p]": "1 if 3 does not",
         "r": "ranks of a stage",
         "i": "one of them, from 1",
-        "m, M, N": "micro-batches",
-        "v, V": "chunks of a stage",
+        **dict.fromkeys(("m", "M", "N"), "micro-batches"),
+        **dict.fromkeys(("v", "V"), "chunks of a stage"),
         "F&B": "F and B that overlap",
-        "F, B, W": "forward, and backward for inputs and for weights, 1 each",
+        **dict.fromkeys(("F", "B", "W"), "forward, and backward for inputs and for weights, 1 each"),
         "Ψ": "parameters",
         "Ψi": "those of a stage",
         "ψ_emb": "of the embedding",

@@ -9,15 +9,18 @@ from minidist.claims.run import Run
 from minidist.cli.tables import make_table, mark, number, say, show
 
 
-def print_report(run: Run, claims: Sequence[Claim], letters: Letters, period: str, proof: Proof | None = None) -> None:
-    """Losses, what was proved, what happened in a line, and the claims with their letters. period: what they are
-    about, such as one step."""
+def print_report(
+    run: Run, claims: Sequence[Claim], letters: Letters, whole_run: bool, proof: Proof | None = None
+) -> None:
+    """Losses, what was proved, what happened in a line, and the claims with their letters. whole_run: they are about
+    all steps together, not about one."""
     print_summary(run)
     print_proof(proof)
     if claims:
         print()
-        say(f"{verdict(claims)} {outcome(run)}")
+        say(f"{verdict(claims)} {outcome(run, whole_run)}")
         print()
+        period = "T steps" if whole_run else "one step"
         print_claims(claims, f"On each rank, in {period}: what the papers promise, and what was counted", letters)
 
 
@@ -29,17 +32,19 @@ def verdict(claims: Sequence[Claim]) -> str:
     return f"All {n} claims hold." if n > 1 else "The claim holds."
 
 
-def outcome(run: Run) -> str:
-    """What a rank held and sent, as parts of what one process would hold and data parallelism would send."""
+def outcome(run: Run, whole_run: bool) -> str:
+    """What a rank held and sent, as parts of what one process would hold, and of what data parallelism would send."""
     states = [sum(held[kind] for kind in ("parameters", "gradients", "optimizer")) for held in run.memory]
-    most, g = max(states), run.gradient_bytes
-    whole = (run.bytes.stored + g + run.optimizer_bytes) * run.model.parameters()
+    most, g, psi = max(states), run.gradient_bytes, run.model.parameters()
     who = "The rank" if run.ranks == 1 else "Each rank" if min(states) == most else "The fullest rank"
     where = " on its device" * any(held["all"] for rank in run.below for held in rank.values())
-    held = f"{who} held {number(most)} bytes of model states{where}, {part_of(most, whole)}"
-    sent = max(run.sent_by(rank) for rank in range(run.ranks))
-    usual = 2 * g * run.model.parameters() * (run.ranks - 1) / run.ranks
-    return f"{held}, and sent {times(sent, usual)} data parallelism." if usual else f"{held}."
+    share = part_of(most, (run.bytes.stored + g + run.optimizer_bytes) * psi)
+    held = f"{who} held {number(most)} bytes of model states{where}, {share}"
+    if run.ranks == 1:
+        return f"{held}."
+    sent = [rank["sent"] for rank in run.counted] if whole_run else [*map(run.sent_by, range(run.ranks))]
+    usual = 2 * g * psi * (run.ranks - 1) / run.ranks * (len(run.loss) if whole_run else 1)
+    return f"{held}, and sent {times(max(sent), usual)}."
 
 
 FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7: "a seventh", 8: "an eighth"}
@@ -54,8 +59,10 @@ def part_of(value: float, whole: float) -> str:
     return f"{100 * value / whole:.3g} % of {number(whole)}"
 
 
-def times(value: float, whole: float) -> str:
-    return "as much as" if round(value / whole, 2) == 1 else f"{value / whole:.3g} times as much as"
+def times(sent: float, usual: float) -> str:
+    """What was sent, next to what data parallelism sends."""
+    much = "as much" if round(sent / usual, 2) == 1 else f"{sent / usual:.3g} times as much"
+    return f"{much} as data parallelism" if sent else "nothing"
 
 
 def print_summary(run: Run) -> None:

@@ -266,7 +266,7 @@ def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
         letters = {
             "M": "map tasks",
             "R": "reduce tasks",
-            "k, v": f"bytes of key and value, of {over}, with tab and line feed",
+            **dict.fromkeys(("k", "v"), f"bytes of key and value, of {over}, with tab and line feed"),
         }
         print_claims(checked, "What the paper promises, and what was counted", letters)
         if replaced := outcome.stats["undecodable sequences"]:

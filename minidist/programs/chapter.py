@@ -97,7 +97,7 @@ class Chapter(Training[Own]):
     """A chapter that trains in the common loop: how a command line becomes an engine, and what its papers promise."""
 
     pooled = True
-    period: ClassVar[str] = "one step"  # that its claims are about
+    whole_run: ClassVar[bool] = False  # whether its claims are about all steps together, not about one
     states: ClassVar[int] = 16  # the least bytes that memory must hold per parameter, with gradient and optimizer state
     needs: ClassVar[Estimate | None] = None  # what each rank's device will need, by formula
 

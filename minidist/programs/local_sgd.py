@@ -41,7 +41,7 @@ def claims(run: Run) -> list[Claim]:
 class LocalSGDChapter(Chapter[LocalSGDOptions]):
     name, doc, options = "local_sgd", local_sgd.__doc__, LocalSGDOptions
     defaults = {"precision": "fp32"}
-    claims, period = staticmethod(claims), "T steps"
+    claims, whole_run = staticmethod(claims), True
     cases = {"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"}
 
     def checked(self, job: Job[LocalSGDOptions]) -> Job[LocalSGDOptions]:

@@ -31,7 +31,7 @@ class Promises(Protocol):
     def claims(self, run: Run) -> list[Claim]: ...
 
     @property
-    def period(self) -> str: ...
+    def whole_run(self) -> bool: ...
 
     def letters(self, run: Run) -> Letters: ...
 
@@ -101,7 +101,7 @@ def train_and_report(
     checked += proof_claims(job.proof, run.loss, job.training.precision) if complete else []
     if not files.quiet:
         with suppress(BrokenPipeError):  # the reader (head, less) has left
-            print_report(run, checked, chapter.letters(run), chapter.period, job.proof)
+            print_report(run, checked, chapter.letters(run), chapter.whole_run, job.proof)
             if checked:
                 chapter.closing(run)
             if files.published:
