@@ -12,6 +12,7 @@ from minidist import UsageError
 from minidist.__main__ import main
 from minidist.deepspeed import accelerate, explain
 from minidist.papers import deepspeed, gpt2
+from minidist.papers.decoder import Decoder
 from tables import table
 
 pytest.importorskip("hjson")
@@ -95,10 +96,10 @@ def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkey
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
 
-    class Documented(gpt2.GPTShape):
+    class Documented(Decoder):
         parameters, largest_layer = deepspeed.PSI, deepspeed.LARGEST
 
-    monkeypatch.setitem(explain.MODELS, "gpt2", Documented(768, 12, 12))
+    monkeypatch.setitem(explain.MODELS, "gpt2", Documented(**vars(gpt2.gpt(768, 12, 12))))
     assert says in explained(tmp_path, f'{{"train_batch_size": 8, "zero_optimization": {{{config}}}}}')
 
 
