@@ -331,6 +331,19 @@ def test_activations_of_a_system_are_not_those_of_whole_attention(tmp_path: Path
     assert float(figures(whole, "activations of the layers").replace(",", "")) > 600  # fp32 has the papers' profile
 
 
+def test_inputs_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
+    """Of 32 layers' inputs, only that of the layer at work."""
+    file = '{"train_batch_size": 4, "bf16": {"enabled": true}, "activation_checkpointing": {"KEY": true}}'
+    device, host = (
+        float(figures(explained(tmp_path, file.replace("KEY", key), "--model", "llama2-7b", "--ranks", "4"), LAYERS))
+        for key in ("partition_activations", "cpu_checkpointing")
+    )
+    assert device - host == pytest.approx(31 * 2 * 4096 * 4096 / 1e9, abs=2e-3)
+
+
+LAYERS = "activations of the layers"
+
+
 def test_gradients_that_add_up_in_float32(tmp_path: Path) -> None:
     """4Ψ/N in stage 2, as the run has them; what DeepSpeed refuses is refused."""
     file = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": STAGE}, DTYPE}'
@@ -354,6 +367,9 @@ def test_axes_divide_what_they_should(tmp_path: Path) -> None:
     )
     states = "model states", "parameters", "gradients", "optimizer states"
     assert [figures(context, row) for row in states] == [figures(alone, row) for row in states]
+    sgd = file.replace("AXIS", '"sequence_parallel_size": 4, "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}')
+    text = explained(tmp_path, sgd, "--model", "llama2-7b", "--ranks", "4")
+    assert figures(text, "optimizer states") == f"{8 * PSI / 4 / 1e9:.3f}"  # a copy of the parameters, one moment
     whole = 65 * 4096 / 2 * 16 / 2  # norms are on both tensor ranks
     assert float(figures(tensor, "model states")) == pytest.approx(
         float(figures(alone, "model states")), abs=whole / 1e9 + 1e-3

@@ -69,6 +69,13 @@ def test_activations_are_korthikantis(recompute: str) -> None:
     assert llama.llama(h, layers, a, kv, f, 99).activations(b, recompute, 2, s) == times * layer
 
 
+def test_the_largest_layer_is_the_embedding_or_one_matrix_of_an_mlp() -> None:
+    """With its bias, as DeepSpeed's estimate counts modules."""
+    assert gpt2.MODELS["gpt2"].largest_layer == 50_257 * 768
+    assert gpt2.gpt(48, 2, 4, v=50).largest_layer == 4 * 48 * 48 + 4 * 48
+    assert llama.llama(48, 2, 4, 2, 100, 64, 50).largest_layer == 48 * 100
+
+
 def test_grids_leave_no_rest() -> None:
     assert all(model.gpus % (model.t * model.p) == 0 for model in ptd.TABLE_1)
 
