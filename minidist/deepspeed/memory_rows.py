@@ -6,7 +6,7 @@ from minidist.cli.models import Count
 from minidist.deepspeed.lines import fits, line, wrapped
 from minidist.deepspeed.moments import backward, differences, gradient_bytes, profile_of, step
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import at_most, divided, group, on_rank, passing, persistent, sizes, states
+from minidist.deepspeed.sizes import at_most, divided, passing, persistent, sizes, states, updated
 from minidist.formulas.profile import in_words
 from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
@@ -86,7 +86,7 @@ def memory(plan: ConfigPlan, model: Decoder | Count, s: int | None = None) -> It
     if plan.on_host:
         kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("on the host: activations", f"l·{p}bsh", kept)
-    stepping = step(plan, on_rank(plan, model), group(plan))
+    stepping = step(plan, updated(plan, model))
     if stepping.gradients:
         yield line("in the optimizer's step", "gradients that stay, and in float32", stepping.gradients)
     if stepping.roots:

@@ -96,11 +96,10 @@ class Step(NamedTuple):
         return self.gradients + self.roots
 
 
-def step(plan: ConfigPlan, parameters: float, group: int) -> Step:
-    """The optimizer's step on a device. parameters: those of a rank, before `group` ranks divide them."""
+def step(plan: ConfigPlan, shard: float) -> Step:
+    """The optimizer's step on a device. shard: the parameters that it updates."""
     if profile_of(plan).name == "paper" or plan.offload:
         return Step(0.0, 0.0)
-    shard = parameters / group if plan.stage else parameters
     at_once = min(shard, plan.config["zero_optimization.sub_group_size"]) if plan.stage == 3 else shard
     stay = gradient_bytes(plan) * (shard if plan.stage in (0, 3) else 0)
     framework = plan.config["optimizer.type"] is None and plan.optimizer.moments == 2

@@ -31,12 +31,11 @@ def states(plan: ConfigPlan, model: Decoder | Count) -> zero.ModelStates:
     )
 
 
-def on_rank(plan: ConfigPlan, model: Decoder | Count) -> float:
-    """The parameters of a rank's part of the model, before data ranks divide them."""
+def updated(plan: ConfigPlan, model: Decoder | Count) -> float:
+    """The parameters that a rank updates."""
     if not plan.axes.used or isinstance(model, Count):
-        return model.parameters / (plan.axes.tp * plan.axes.pp)
-    _, k = sizes(plan)
-    return states(plan, model).optimizer / k * (group(plan) if plan.stage else 1)
+        return model.parameters / (plan.axes.tp * plan.axes.pp) / (group(plan) if plan.stage else 1)
+    return moments.backward(plan, model, None).optimizer / BYTES[plan.precision].optimizer(2)
 
 
 def group(plan: ConfigPlan) -> int:
@@ -110,6 +109,6 @@ def at_most(plan: ConfigPlan, model: Decoder | Count, s: int | None) -> tuple[fl
         here = moments.backward(plan, model, s)
         work = here.activations + here.ends + here.transient + here.workspaces
         found = [(parameters + rest + passing(plan, model) + work, here.moment or "backward")]
-    stepping = moments.step(plan, on_rank(plan, model), group(plan))
+    stepping = moments.step(plan, updated(plan, model))
     found.append((parameters + (0 if plan.offload else of.optimizer) + stepping.total, "step"))
     return max(found)

@@ -132,6 +132,12 @@ def test_sliding_windows() -> None:
     assert decoder.keys(64) == (16 + 64) / 2
 
 
+def test_layers_are_mixtures_by_their_number() -> None:
+    more = {"num_key_value_heads": 2, "num_hidden_layers": 6, "num_experts": 4, "decoder_sparse_step": 2}
+    found = shape_of({"model_type": "qwen3_moe", **SEVEN, **more, "mlp_only_layers": [3]}, "")
+    assert found.kinds == (DENSE, MIXTURE, DENSE, DENSE, DENSE, MIXTURE)
+
+
 def test_deepseeks_layers() -> None:
     of = model_of("deepseek-v3")
     assert isinstance(of, Decoder)

@@ -344,6 +344,22 @@ def test_inputs_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
 LAYERS = "activations of the layers"
 
 
+@pytest.mark.parametrize("more", ["", ', "sequence_parallel_size": 2'])
+def test_a_step_holds_a_sub_group_in_float32(tmp_path: Path, more: str) -> None:
+    """In stage 3, 10⁸ parameters at a time, with the two arrays of PyTorch's Adam; context ranks divide states, too."""
+    file = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "sub_group_size": 1e8}'
+    options = "--parameters", "7.5e9", "--ranks", "4", "--device-memory", "80GB"
+    needed = (2 + 12 + 2) * 7.5 / 4 + (4 + 8) * 0.1
+    assert f"{needed:.1f} GB are needed at the optimizer's step" in explained(tmp_path, file + more + "}", *options)
+
+
+def test_an_optimizer_without_states_next_to_other_axes(tmp_path: Path) -> None:
+    """In fp32, SGD without momentum keeps nothing."""
+    sgd = '"optimizer": {"type": "SGD", "params": {"momentum": 0}}'
+    file = f'{{"train_batch_size": 4, "tensor_parallel": {{"autotp_size": 2}}, {sgd}}}'
+    assert float(figures(explained(tmp_path, file, "--ranks", "4"), "optimizer states")) == 0
+
+
 def test_gradients_that_add_up_in_float32(tmp_path: Path) -> None:
     """4Ψ/N in stage 2, as the run has them; what DeepSpeed refuses is refused."""
     file = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": STAGE}, DTYPE}'
