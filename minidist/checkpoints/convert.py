@@ -11,7 +11,7 @@ from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest
-from minidist.checkpoints.names import Part, configuration, huggingface
+from minidist.checkpoints.names import Rows, configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.mpi import output
 from minidist.nn.tensor import Array
@@ -64,7 +64,7 @@ def check_beside(option: str, path: str) -> None:
         raise UsageError(f"{option} would overwrite {beside}, which is no model's: give the file another folder")
 
 
-def _turned(found: Manifest, name: str, part: Part) -> Array:
+def _turned(found: Manifest, name: str, part: Rows) -> Array:
     return part(found.whole("", name))
 
 

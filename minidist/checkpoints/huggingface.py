@@ -98,8 +98,7 @@ def opened(folder: str) -> PretrainedWeights:
     """The description of a folder. Raises UsageError, OSError, SafetensorError."""
     config = os.path.join(folder, "config.json")
     shape = shape_of(read(config), config)
-    kv: int = getattr(shape, "kv", shape.a)
-    identity = {"model": shape.family, "heads": shape.a, "kv-heads": kv}
+    identity = {"model": shape.family, "heads": shape.a, "kv-heads": shape.kv}
     state = {"steps": 0, "updates": 0, "mixed": False, "loss_scale": {}}
     tensors = {name: stored for file in _files(folder) for name, stored in _tensors(file)}
     return PretrainedWeights(folder, "", {}, identity, state, {}, {}, {}, "F32", 0, {}, [], tensors=tensors)

@@ -42,7 +42,7 @@ LLAMA = {
 }
 
 
-class Part(NamedTuple):
+class Rows(NamedTuple):
     """Rows of one of our parameters, which Hugging Face stores as one; turned: transposed."""
 
     first: int
@@ -55,7 +55,7 @@ class Part(NamedTuple):
         return rows.T if self.turned else rows
 
 
-def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Part]:
+def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Rows]:
     """Hugging Face's name for one of our parameters, or for the several it is split into, each with its part.
 
     identity: of the model: "model", "heads" and "kv-heads".
@@ -65,7 +65,7 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
     number, layer = (block[1], block[2]) if block else ("", layer)
     if identity["model"] == "gpt":
         turned = layer in CONV1D and kind == "weight"
-        return {f"{GPT[layer].format(number)}.{kind}": Part(0, shape[0], turned)}
+        return {f"{GPT[layer].format(number)}.{kind}": Rows(0, shape[0], turned)}
     parts = {layer: shape[0]}  # rows of each
     if layer == "qkv":
         heads, kv = identity["heads"], identity["kv-heads"]
@@ -73,10 +73,10 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
         parts = {"q": heads * depth, "k": kv * depth, "v": kv * depth}
     elif layer == "up":
         parts = {"gate": shape[0] // 2, "up": shape[0] // 2}
-    found: dict[str, Part] = {}
+    found: dict[str, Rows] = {}
     first = 0
     for part, rows in parts.items():
-        found[f"{LLAMA[part].format(number)}.{kind}"] = Part(first, first + rows)
+        found[f"{LLAMA[part].format(number)}.{kind}"] = Rows(first, first + rows)
         first += rows
     return found
 

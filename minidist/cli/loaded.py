@@ -13,8 +13,7 @@ from minidist.cli.fields import Parsed
 from minidist.cli.models import shape_of
 from minidist.cli.read import read
 from minidist.cli.shared import FileOptions, Line, LoadedModel, LoadedSizes, ModelOptions, Own
-from minidist.papers.decoder import Decoder
-from minidist.papers.gpt2 import GPTShape
+from minidist.papers.models import Model
 from minidist.system.files import open_regular
 
 SAID = ("name", "layers", "width", "heads", "kv_heads", "untied")  # by the folder
@@ -60,7 +59,7 @@ def _of_huggingface(path: str, asked: ModelOptions) -> ModelOptions:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     others = [name for name, values in COMPUTED.items() if config.get(name, values[0]) not in values]
     others += ["rope_scaling"] * (rope.get("rope_type", rope.get("type", "default")) != "default")
-    if isinstance(shape, Decoder):
+    if (model := Model.like(shape)).other or model.experts:
         raise UsageError(f"--load {path}: no chapter trains such a model: {config['model_type']} with its config.json")
     if others:
         raise UsageError(
@@ -69,10 +68,9 @@ def _of_huggingface(path: str, asked: ModelOptions) -> ModelOptions:
     gpt = shape.family == "gpt"
     eps = config.get("layer_norm_epsilon" if gpt else "rms_norm_eps", 1e-5 if gpt else 1e-6)
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
-    kv, f = (shape.a, 4 * shape.h) if isinstance(shape, GPTShape) else (shape.kv, shape.f)
-    sizes = LoadedSizes(vocabulary=shape.v, hidden=f, eps=float(eps), theta=float(theta), tied=shape.tied)
+    sizes = LoadedSizes(vocabulary=shape.v, hidden=shape.f, eps=float(eps), theta=float(theta), tied=shape.tied)
     return LoadedModel(
-        name=shape.family, layers=shape.layers, width=shape.h, heads=shape.a, kv_heads=None if gpt else kv,
+        name=shape.family, layers=shape.layers, width=shape.h, heads=shape.a, kv_heads=None if gpt else shape.kv,
         untied=gpt and not shape.tied, context=shape.s if gpt else asked.context, dropout=asked.dropout, sizes=sizes,
     )  # fmt: skip
 

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from minidist import UsageError
 from minidist.cli.read import read
-from minidist.papers import gpt2, llama, llama3, models
+from minidist.papers import gpt2, llama, llama3, mixtral
 from minidist.papers.decoder import DENSE, MIXTURE, Decoder, Latent, Mixture
 
-Model = gpt2.GPTShape | llama.LlamaShape | Decoder
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TYPES: dict[str, dict[str, Any]] = TABLES["types"]
 GPT2 = {  # its keys, by the names that other types have for them
@@ -42,7 +41,7 @@ class Count:
     units: ClassVar[list[int]] = []
 
 
-def model_of(name: str) -> Model:
+def model_of(name: str) -> Decoder:
     """The model of a published name, a config.json, or a folder with one. Raises UsageError for any other name."""
     if name in MODELS:
         return MODELS[name]
@@ -71,27 +70,6 @@ def parameter_count(text: str) -> int:
     return int(number)
 
 
-def shape_of(config: dict[str, Any], path: str) -> Model:
-    """The model that transformers' config.json describes: a GPT-2 or a Llama if it is one. Raises UsageError for others
-    and for sizes that are impossible."""
-    of = decoder_of(config, path)
-    plain: tuple[Model, ...] = (
-        gpt2.GPTShape(of.h, of.layers, of.a, of.s, of.v, of.tied),
-        llama.LlamaShape(of.h, of.layers, of.a, of.kv, of.f, of.s, of.v, of.tied),
-    )
-    return next((shape for shape in plain if model_like(shape).decoder == of), of)
-
-
-def model_like(shape: Model) -> models.Model:
-    """The model as the formulas of runs ask for it."""
-    if isinstance(shape, gpt2.GPTShape):
-        return models.Model("gpt", shape.v, shape.s, shape.h, shape.layers, shape.a, shape.a, shape.tied)
-    if isinstance(shape, llama.LlamaShape):
-        sizes = shape.v, shape.s, shape.h, shape.layers, shape.a, shape.kv, shape.tied
-        return models.Model("llama", *sizes, f=shape.f)
-    return models.Model.like(shape)
-
-
 class _Config:
     """A config.json, its keys read by the rules of its type."""
 
@@ -117,13 +95,13 @@ class _Config:
         return self.size(key, 0) if self.get(key) is not None else 0
 
 
-def decoder_of(config: dict[str, Any], path: str) -> Decoder:
-    """The sizes in transformers' config.json. Raises UsageError for a type that is not here, and says which of its
-    fields are not."""
+def shape_of(config: dict[str, Any], path: str) -> Decoder:
+    """The sizes in transformers' config.json. Raises UsageError for sizes that are impossible, and for a type that is
+    not here; it says which of its fields are not."""
     kind = config.get("model_type")
     if kind not in TYPES and isinstance(text := config.get("text_config"), dict) and text.get("model_type") in TYPES:
         print(f"minidist: {path}: of {kind!r:.40}, only the language model is read (text_config)", file=sys.stderr)
-        return decoder_of({"tie_word_embeddings": config.get("tie_word_embeddings", True)} | text, path)
+        return shape_of({"tie_word_embeddings": config.get("tie_word_embeddings", True)} | text, path)
     if kind not in TYPES:
         raise UsageError(f"{path}: {_why_not(config)}; or say --parameters N alone")
     fixed, reads = dict(TYPES[kind].get("is", {})), TYPES[kind].get("reads", {})
@@ -202,5 +180,5 @@ def _why_not(config: dict[str, Any]) -> str:
     return said + f". Of its fields, these are unknown: {', '.join(own[:12])}" * bool(own)
 
 
-NAMED: dict[str, Model] = {name: shape_of(config, name) for name, config in TABLES["models"].items()}
-MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS, **NAMED}
+NAMED: dict[str, Decoder] = {name: shape_of(config, name) for name, config in TABLES["models"].items()}
+MODELS: dict[str, Decoder] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS, **mixtral.MODELS, **NAMED}

@@ -9,6 +9,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.cli.shared import TrainingOptions
 from minidist.deepspeed.config import Config
+from minidist.nn.optim import SGD, AdamW, Optimizer
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -112,3 +113,45 @@ def recompute_of(config: Config, options: TrainingOptions, given: Collection[str
         return options.recompute
     interval = -(-layers // (config[f"{room}number_checkpoints"] or layers))
     return f"every:{interval}" if interval > 1 else "full"
+
+
+def grad_dtype_of(config: Config, precision: str, stage: int, options: TrainingOptions, given: Collection[str]) -> str:
+    """fp32 if gradients add up in float32, and parameters are stored in another dtype."""
+    path = "data_types.grad_accum_dtype"
+    said, stored = config[path], {"mixed": "fp16", "fp64": "fp32"}.get(precision, precision)
+    found = "stored" if said in (None, stored) else str(said)
+    if found not in ("stored", "fp32") or (found == "fp32" and not stage):
+        raise UsageError(f"{path} {said} with {stored} in stage {stage} is refused by DeepSpeed, too: leave it out")
+    if "grad_dtype" in given:
+        if said and found != options.grad_dtype:
+            raise conflict(path, said, "grad_dtype", options.grad_dtype)
+        return options.grad_dtype
+    return found
+
+
+def optimizer_of(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:
+    """The configuration's optimizer, or the one that the options describe."""
+    name = config["optimizer.type"]
+    if name is None:
+        if options.optimizer == "adamw":
+            return AdamW(weight_decay=options.weight_decay)
+        return SGD(momentum=0.9, weight_decay=options.weight_decay)
+    kind = "sgd" if name.lower() == "sgd" else "adamw"
+    if "optimizer" in given and options.optimizer != kind:
+        raise conflict("optimizer.type", name, "optimizer", options.optimizer)
+    decay = agreed(config, "optimizer.params.weight_decay", "weight_decay", options, given)
+    if kind == "sgd":
+        momentum = config["optimizer.params.momentum"]
+        if momentum and decay:
+            raise UsageError(
+                "optimizer.params.weight_decay of SGD with momentum goes through the velocity there, and is decoupled"
+                " here: leave one of the two at 0"
+            )
+        return SGD(momentum=momentum, weight_decay=decay)
+    if decay and name.lower() == "adam" and not config["optimizer.params.adam_w_mode"]:
+        raise UsageError(
+            "optimizer.params.adam_w_mode false adds weight decay to gradients, and is not here: make it true, or"
+            " weight_decay 0"
+        )
+    beta1, beta2 = config["optimizer.params.betas"]
+    return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)

@@ -16,20 +16,21 @@ from typing import Any
 
 from minidist import UsageError, command
 from minidist.cli.fields import choice, fill, first_given, operand, option, parse, path_to, whole
-from minidist.cli.models import MODELS, Count, Model, model_of, parameter_count
+from minidist.cli.models import MODELS, Count, model_of, parameter_count
 from minidist.cli.options import at_least, memory_size, path_name, tool
 from minidist.cli.shared import TrainingOptions, recomputation
 from minidist.deepspeed import accelerate, explain_script, megatron
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.config import shown_path
 from minidist.deepspeed.lines import line, shown, wrapped
-from minidist.deepspeed.memory_rows import fits, memory
+from minidist.deepspeed.memory_rows import memory, room
 from minidist.deepspeed.moments import question
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.deepspeed.sizes import again, persistent, sizes
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
 from minidist.papers import deepspeed, fsdp, zero, zero_infinity, zero_offload
+from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.show import sent_along
 
@@ -41,9 +42,6 @@ SENT = {
     "all-gather again": "aΨ_again(N-1)/N",
     "all-gather persistent": "Ψ_p(N-1)/N",
 }
-
-
-WHICH = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's; default: gpt2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ class ExplainOptions:
     recompute: str = option("none", recomputation, "WHAT", "as in every chapter")
 
 
-def asked_model(options: ExplainOptions) -> tuple[Model | Count, str]:
+def asked_model(options: ExplainOptions) -> tuple[Decoder | Count, str]:
     """The model, and what to call it. Raises UsageError for options that do not go together."""
     if options.parameters:
         if also := first_given(options, "model", "sequence"):
@@ -118,7 +116,7 @@ def explain(arguments: Sequence[str]) -> str:
             *wrapped(f"{options.config}: {name}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
             *keys(plan, model, translated.stated),
             *memory(plan, model, s),
-            *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
+            *(room(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
             *traffic(plan, model, per_node, s),
             *command_line(plan, model),
@@ -126,7 +124,7 @@ def explain(arguments: Sequence[str]) -> str:
     )
 
 
-def keys(plan: ConfigPlan, model: Model | Count, outer: dict[str, Any]) -> Iterator[str]:
+def keys(plan: ConfigPlan, model: Decoder | Count, outer: dict[str, Any]) -> Iterator[str]:
     """Each key in the file: its value, what it means in DeepSpeed, and what it does here. outer: Accelerate's keys."""
     yield "\nWhat it says"
     notes = list(plan.notes)
@@ -157,7 +155,7 @@ def keys(plan: ConfigPlan, model: Model | Count, outer: dict[str, Any]) -> Itera
         yield from wrapped(note)
 
 
-def estimates(plan: ConfigPlan, model: Model | Count, per_node: int) -> Iterator[str]:
+def estimates(plan: ConfigPlan, model: Decoder | Count, per_node: int) -> Iterator[str]:
     """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
     offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
@@ -177,7 +175,7 @@ def estimates(plan: ConfigPlan, model: Model | Count, per_node: int) -> Iterator
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
-def traffic(plan: ConfigPlan, model: Model | Count, per_node: int, s: int | None = None) -> Iterator[str]:
+def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | None = None) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     if plan.axes.used and not isinstance(model, Count):
@@ -215,7 +213,7 @@ def traffic(plan: ConfigPlan, model: Model | Count, per_node: int, s: int | None
         yield line("parameters from the host", f"{p}·{passes if plan.below else 'Ψ/N'}", p * moved["parameters"])
 
 
-def of_files(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
+def of_files(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     """What a rank reads and writes in a step, and what moves between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
@@ -230,7 +228,7 @@ def of_files(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
     yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
-def command_line(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
+def command_line(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
     yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from minidist import UsageError
 from minidist.deepspeed import megatron
-from minidist.deepspeed.lines import GB, wrapped
+from minidist.deepspeed.lines import GB, fits, wrapped
+from minidist.formulas.profile import in_words
 from minidist.plan import show
 from minidist.plan.choice import misfit
 from minidist.plan.search import Evaluator
@@ -36,13 +37,9 @@ def explain(path: str, ranks: int | None, per_host: int, memory: int | None) -> 
     yield "\nPlanned"
     yield from show.explain(row, wanted, cluster, None)
     if wanted.profile.name != "paper":
-        assumed = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in wanted.profile.values.items())
-        yield from wrapped(f"profile {wanted.profile.name}: {assumed}", "")
+        yield from wrapped(f"profile {wanted.profile.name}: {in_words(wanted.profile.values)}", "")
     if memory:
-        left = capacity - reserve - row.held.total
-        verdict = f"yes, {left / GB:,.1f} are left" if left >= 0 else f"no, {-left / GB:,.1f} too many"
-        yield f"\nDoes it fit in {capacity / GB:,.1f} GB?"
-        yield from wrapped(f"{row.held.total / GB:,.1f} GB are needed, and {reserve / GB:,.1f} in reserve: {verdict}")
+        yield from fits(row.held.total, memory, reserve)
     yield "\nTo look for better rows of a model with a config.json:"
     yield f"  python -m minidist plan --model config.json {shlex.join(megatron.plan_arguments(wanted, at))}"
     yield "\nThe chapter: minidist/parallel3d.py. Its model is small; this line trains it so:"

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
-from minidist.cli.models import Count, Model
-from minidist.deepspeed.lines import GB, line, wrapped
+from minidist.cli.models import Count
+from minidist.deepspeed.lines import fits, line, wrapped
 from minidist.deepspeed.moments import backward, differences, gradient_bytes, profile_of, step
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import at_most, divided, group, on_rank, passing, persistent, sizes, states
+from minidist.deepspeed.sizes import at_most, divided, passing, persistent, sizes, states, updated
+from minidist.formulas.profile import in_words
+from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
 
 MOMENTS = {  # what `formulas/` call them, for a reader
@@ -19,23 +21,18 @@ MOMENTS = {  # what `formulas/` call them, for a reader
 }
 
 
-def fits(plan: ConfigPlan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
-    """Whether a device of this capacity has room for the run."""
+def room(plan: ConfigPlan, model: Decoder | Count, s: int | None, capacity: int) -> Iterator[str]:
+    """Whether a device of this capacity has room for the run, and what that leaves out."""
     needed, moment = at_most(plan, model, s)
     reserve = profile_of(plan).reserve * capacity
-    left = capacity - reserve - needed
-    verdict = f"yes, {left / GB:,.1f} are left" if left >= 0 else f"no, {-left / GB:,.1f} too many"
-    yield f"\nDoes it fit in {capacity / GB:,.1f} GB?"
-    at = f" at {MOMENTS[moment]}" if moment in MOMENTS else ""
-    free = f", and {reserve / GB:,.1f} in reserve" if reserve else ""
-    yield from wrapped(f"{needed / GB:,.1f} GB are needed{at}{free}: {verdict}")
+    yield from fits(needed, capacity, reserve, f" at {MOMENTS[moment]}" if moment in MOMENTS else "")
     if reserve:
         yield from wrapped("reserve: for what an allocator keeps, the CUDA context and NCCL")
     if isinstance(model, Count):
         yield from wrapped("not counted: what passes through, nor activations: --parameters does not say")
 
 
-def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iterator[str]:
+def memory(plan: ConfigPlan, model: Decoder | Count, s: int | None = None) -> Iterator[str]:
     p, k = sizes(plan)
     of = states(plan, model)
     n = "/G" if plan.shard else "/N"
@@ -89,7 +86,7 @@ def memory(plan: ConfigPlan, model: Model | Count, s: int | None = None) -> Iter
     if plan.on_host:
         kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("on the host: activations", f"l·{p}bsh", kept)
-    stepping = step(plan, on_rank(plan, model), group(plan))
+    stepping = step(plan, updated(plan, model))
     if stepping.gradients:
         yield line("in the optimizer's step", "gradients that stay, and in float32", stepping.gradients)
     if stepping.roots:
@@ -104,11 +101,11 @@ def assumptions(plan: ConfigPlan) -> Iterator[str]:
     profile = profile_of(plan)
     if profile.name == "paper":
         return
-    differs = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in differences(plan).items())
+    differs = in_words(differences(plan))
     yield from wrapped(f"as the profile {profile.name} (python -m minidist plan), but {differs}")
 
 
-def on_the_host(plan: ConfigPlan, model: Model | Count) -> Iterator[str]:
+def on_the_host(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     """What ZeRO-Offload moves from a rank's device to its host, and ZeRO-Infinity on to files."""
     (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
     largest = max(model.units, default=0)

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.cli.models import Model, model_like
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.formulas.profile import Profile, usual
+from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
+from minidist.papers.models import Model
 from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, held
 
@@ -40,10 +41,10 @@ def differences(plan: ConfigPlan) -> dict[str, str]:
 
 def gradient_bytes(plan: ConfigPlan) -> int:
     """Bytes of an element of the gradients that a rank keeps."""
-    return FULL if plan.grad_dtype == "fp32" else BYTES[plan.precision].stored
+    return BYTES[plan.precision].gradient(plan.grad_dtype)
 
 
-def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Choice]:
+def question(plan: ConfigPlan, model: Decoder, s: int | None) -> tuple[Wanted, Choice]:
     """The plan as the planner asks about a row. Raises UsageError if the axes cannot divide the model.
 
     On the data axis alone, model states and what is transient have formulas of their own (`sizes.py`), because
@@ -62,7 +63,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
     )
     wanted = Wanted(
         "the model",
-        model_like(model),
+        Model.like(model),
         plan.batch,
         s or model.s,
         plan.precision,
@@ -75,7 +76,7 @@ def question(plan: ConfigPlan, model: Model, s: int | None) -> tuple[Wanted, Cho
     return wanted, at
 
 
-def backward(plan: ConfigPlan, model: Model, s: int | None) -> Held:
+def backward(plan: ConfigPlan, model: Decoder, s: int | None) -> Held:
     """The fullest moment of forward and backward."""
     fullest = max(held(ask(*question(plan, model, s))), key=lambda rank: rank.total)
     if plan.on_host:  # of a layer's inputs only that of the layer at work
@@ -95,11 +96,10 @@ class Step(NamedTuple):
         return self.gradients + self.roots
 
 
-def step(plan: ConfigPlan, parameters: float, group: int) -> Step:
-    """The optimizer's step on a device. parameters: those of a rank, before `group` ranks divide them."""
+def step(plan: ConfigPlan, shard: float) -> Step:
+    """The optimizer's step on a device. shard: the parameters that it updates."""
     if profile_of(plan).name == "paper" or plan.offload:
         return Step(0.0, 0.0)
-    shard = parameters / group if plan.stage else parameters
     at_once = min(shard, plan.config["zero_optimization.sub_group_size"]) if plan.stage == 3 else shard
     stay = gradient_bytes(plan) * (shard if plan.stage in (0, 3) else 0)
     framework = plan.config["optimizer.type"] is None and plan.optimizer.moments == 2

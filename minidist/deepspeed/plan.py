@@ -8,7 +8,7 @@ import numpy as np
 
 from minidist import UsageError, how_to_install
 from minidist.cli.shared import ModelOptions, TrainingOptions
-from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, precision_of, recompute_of
+from minidist.deepspeed.agree import BATCH, agreed, batch_of, grad_dtype_of, optimizer_of, precision_of, recompute_of
 from minidist.deepspeed.axes import ONLY_DATA, Axes, axes_of
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.scales import loss_scale_of
@@ -175,7 +175,7 @@ def make(
         precision=precision_of(checked, options, given),
         clip=agreed(checked, "gradient_clipping", "clip", options, given),
         recompute=recompute_of(checked, options, given, layers or ModelOptions().layers),
-        optimizer=_optimizer(checked, options, given),
+        optimizer=optimizer_of(checked, options, given),
         lr=options.lr,
         schedule=None,
         loss_scale=None,
@@ -187,7 +187,7 @@ def make(
     if "optimizer.type" in checked.stated:
         plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
-    plan.grad_dtype = _grad_dtype(checked, plan, options, given)
+    plan.grad_dtype = grad_dtype_of(checked, plan.precision, plan.stage, options, given)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     _limits(checked, plan)
@@ -296,50 +296,6 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
         plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
         return None
     return int(config[path])
-
-
-def _grad_dtype(config: Config, plan: ConfigPlan, options: TrainingOptions, given: Collection[str]) -> str:
-    """fp32 if gradients add up in float32, and parameters are stored in another dtype."""
-    path = "data_types.grad_accum_dtype"
-    said, stored = config[path], {"mixed": "fp16", "fp64": "fp32"}.get(plan.precision, plan.precision)
-    found = "stored" if said in (None, stored) else str(said)
-    if found not in ("stored", "fp32") or (found == "fp32" and not plan.stage):
-        raise UsageError(
-            f"{path} {said} with {stored} in stage {plan.stage} is refused by DeepSpeed, too: leave it out"
-        )
-    if "grad_dtype" in given:
-        if said and found != options.grad_dtype:
-            raise conflict(path, said, "grad_dtype", options.grad_dtype)
-        return options.grad_dtype
-    return found
-
-
-def _optimizer(config: Config, options: TrainingOptions, given: Collection[str]) -> Optimizer:
-    """The configuration's optimizer, or the one that the options describe."""
-    name = config["optimizer.type"]
-    if name is None:
-        if options.optimizer == "adamw":
-            return AdamW(weight_decay=options.weight_decay)
-        return SGD(momentum=0.9, weight_decay=options.weight_decay)
-    kind = "sgd" if name.lower() == "sgd" else "adamw"
-    if "optimizer" in given and options.optimizer != kind:
-        raise conflict("optimizer.type", name, "optimizer", options.optimizer)
-    decay = agreed(config, "optimizer.params.weight_decay", "weight_decay", options, given)
-    if kind == "sgd":
-        momentum = config["optimizer.params.momentum"]
-        if momentum and decay:
-            raise UsageError(
-                "optimizer.params.weight_decay of SGD with momentum goes through the velocity there, and is decoupled"
-                " here: leave one of the two at 0"
-            )
-        return SGD(momentum=momentum, weight_decay=decay)
-    if decay and name.lower() == "adam" and not config["optimizer.params.adam_w_mode"]:
-        raise UsageError(
-            "optimizer.params.adam_w_mode false adds weight decay to gradients, and is not here: make it true, or"
-            " weight_decay 0"
-        )
-    beta1, beta2 = config["optimizer.params.betas"]
-    return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)
 
 
 def _beyond(plan: ConfigPlan) -> list[str]:

@@ -3,11 +3,12 @@
 import itertools
 import math
 
-from minidist.cli.models import Count, Model
+from minidist.cli.models import Count
 from minidist.deepspeed import moments
 from minidist.deepspeed.plan import ConfigPlan
 from minidist.formulas.zero import buffer_size
 from minidist.papers import chen, deepspeed, zero
+from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
 
 
@@ -17,7 +18,7 @@ def sizes(plan: ConfigPlan) -> tuple[int, int]:
     return of.stored, of.optimizer(plan.optimizer.moments)
 
 
-def states(plan: ConfigPlan, model: Model | Count) -> zero.ModelStates:
+def states(plan: ConfigPlan, model: Decoder | Count) -> zero.ModelStates:
     """Bytes of model states on a rank. With hybrid sharding the ranks of a host share a copy. FSDP's SHARD_GRAD_OP
     divides parameters between steps, as stage 3 does."""
     p, k = sizes(plan)
@@ -30,12 +31,11 @@ def states(plan: ConfigPlan, model: Model | Count) -> zero.ModelStates:
     )
 
 
-def on_rank(plan: ConfigPlan, model: Model | Count) -> float:
-    """The parameters of a rank's part of the model, before data ranks divide them."""
+def updated(plan: ConfigPlan, model: Decoder | Count) -> float:
+    """The parameters that a rank updates."""
     if not plan.axes.used or isinstance(model, Count):
-        return model.parameters / (plan.axes.tp * plan.axes.pp)
-    _, k = sizes(plan)
-    return states(plan, model).optimizer / k * (group(plan) if plan.stage else 1)
+        return model.parameters / (plan.axes.tp * plan.axes.pp) / (group(plan) if plan.stage else 1)
+    return moments.backward(plan, model, None).optimizer / BYTES[plan.precision].optimizer(2)
 
 
 def group(plan: ConfigPlan) -> int:
@@ -48,14 +48,14 @@ def divided(plan: ConfigPlan) -> int:
     return 3 if plan.fsdp and plan.stage else plan.stage
 
 
-def persistent(plan: ConfigPlan, model: Model | Count) -> int:
+def persistent(plan: ConfigPlan, model: Decoder | Count) -> int:
     """Ψ_p: elements of parameters that are not divided."""
     if isinstance(model, Count) or plan.stage < 3:
         return 0
     return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
 
 
-def passing(plan: ConfigPlan, model: Model | Count) -> float:
+def passing(plan: ConfigPlan, model: Decoder | Count) -> float:
     """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
     embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
     units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
@@ -86,7 +86,7 @@ def passing(plan: ConfigPlan, model: Model | Count) -> float:
     return p * gathered + wide * summed
 
 
-def again(plan: ConfigPlan, model: Model | Count) -> int:
+def again(plan: ConfigPlan, model: Decoder | Count) -> int:
     """Parameters of the layers that stage 3 gathers to run them again."""
     if isinstance(model, Count):
         return 0
@@ -94,7 +94,7 @@ def again(plan: ConfigPlan, model: Model | Count) -> int:
     return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 
-def at_most(plan: ConfigPlan, model: Model | Count, s: int | None) -> tuple[float, str]:
+def at_most(plan: ConfigPlan, model: Decoder | Count, s: int | None) -> tuple[float, str]:
     """Bytes on a rank's device at the fullest moment, and which this is."""
     p, _ = sizes(plan)
     of = states(plan, model)
@@ -109,6 +109,6 @@ def at_most(plan: ConfigPlan, model: Model | Count, s: int | None) -> tuple[floa
         here = moments.backward(plan, model, s)
         work = here.activations + here.ends + here.transient + here.workspaces
         found = [(parameters + rest + passing(plan, model) + work, here.moment or "backward")]
-    stepping = moments.step(plan, on_rank(plan, model), group(plan))
+    stepping = moments.step(plan, updated(plan, model))
     found.append((parameters + (0 if plan.offload else of.optimizer) + stepping.total, "step"))
     return max(found)

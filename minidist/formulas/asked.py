@@ -92,7 +92,7 @@ class Asked:
     @property
     def gradient_bytes(self) -> int:
         """The bytes of a gradient that is held or sent."""
-        return 4 if self.grad_dtype == "fp32" else self.bytes.stored
+        return self.bytes.gradient(self.grad_dtype)
 
     def width(self, phase: str) -> int:
         """The bytes of an element that is sent along the data axis in a phase."""

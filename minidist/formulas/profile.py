@@ -2,6 +2,7 @@
 Megatron-LM does. `profiles.toml` says what each assumption means, and where it comes from."""
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,11 @@ PAPER, MEGATRON = (
     for profile in ("paper", "megatron")
 )
 PROFILES = {profile.name: profile for profile in (PAPER, MEGATRON)}
+
+
+def in_words(values: Mapping[str, str]) -> str:
+    """Values of assumptions, by the names of their options."""
+    return ", ".join(f"{name.replace('_', '-')} {value}" for name, value in values.items())
 
 
 def usual(precision: str) -> Profile:

@@ -95,7 +95,7 @@ def workspaces(run: Asked, rank: int) -> float:
 # ---- a chunk of a stage ----------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class StageChunk(NamedTuple):
     """A chunk of a stage: the kinds of its layers, and whether it has an end of the model."""
 
     kinds: tuple[str, ...]
@@ -103,11 +103,11 @@ class Part(NamedTuple):
     head: bool
 
 
-def parts(run: Asked, rank: int) -> list[Part]:
+def parts(run: Asked, rank: int) -> list[StageChunk]:
     """A rank's chunks."""
     kinds, last = run.model.decoder.kinds, run.model.layers + 1
     return [
-        Part(tuple(kinds[unit - 1] for unit in units if 0 < unit < last), 0 in units, last in units)
+        StageChunk(tuple(kinds[unit - 1] for unit in units if 0 < unit < last), 0 in units, last in units)
         for units in chunks_of(run, run.places[rank].pipeline + 1)
     ]
 
@@ -133,7 +133,7 @@ class Pass(NamedTuple):
     moments: Mapping[str, Load]
 
 
-def passage(run: Asked, rank: int, part: Part) -> Pass:
+def passage(run: Asked, rank: int, part: StageChunk) -> Pass:
     """A micro-batch's pass through a chunk."""
     counted, x = run.profile.transient == "counted", of_layer.residual(run)
     kept, most = by_layers(run, [layer(run, kind) for kind in part.kinds])
@@ -190,7 +190,7 @@ def passing(run: Asked, rank: int) -> tuple[Units, Units]:
 # ---- the fullest moment ----------------------------------------------------------------------------------------------
 
 
-def fullest(run: Asked, rank: int, passages: Mapping[Part, Pass]) -> tuple[str, Load]:
+def fullest(run: Asked, rank: int, passages: Mapping[StageChunk, Pass]) -> tuple[str, Load]:
     """The fullest moment of a rank, and what it holds then. passages: of its chunks."""
     chunks, passes = parts(run, rank), [*passages.values()]
     kinds = tuple(map([*passages].index, chunks))

@@ -226,8 +226,8 @@ class Decoder:
 
     @property
     def largest_layer(self) -> int:
-        """Parameters of the largest single layer: the embedding's matrix, or one of the others."""
-        return max(self.v * self.h, *(w.size for kind in {*self.kinds} for w in self.matrices(kind).values()))
+        """Parameters of the largest single layer: the embedding's matrix, or one of the MLP's with its bias."""
+        return max(self.v * self.h, self.f * (self.h + self.mlp_bias))
 
     def kept(self, kind: str) -> int:
         """Elements that a layer keeps of a token, except attention's scores and what norms note (Korthikanti et al.,

@@ -6,7 +6,7 @@ Each token chooses k of E experts, which are divided among `hosts` nodes. (Its t
 import math
 
 from minidist.papers.figure import Figure, decimals, format_whole
-from minidist.papers.mixtral import MixtralShape
+from minidist.papers.mixtral import mixture
 
 EXPERTS, CHOSEN, HOSTS, LIMIT = 256, 8, 8, 4  # section 4.2: expert parallelism of 64 ranks on 8 nodes
 NVLINK, INFINIBAND = 160, 50  # GB/s, section 3.2.2
@@ -14,7 +14,7 @@ NVLINK, INFINIBAND = 160, 50  # GB/s, section 3.2.2
 # Its sizes (section 4.2), as far as a Llama with experts has them. The shared expert is one more that a token chooses.
 # The first three layers count as mixtures: their MLP is as wide as the nine experts of a token. The 62nd layer is that
 # of multi-token prediction. Attention has 128 heads, 56 wide, in place of latent ones: 205 M parameters, not 187 M.
-LIKE = MixtralShape(7168, 62, 128, 128, 2048, EXPERTS, CHOSEN + 1, 129_280)
+LIKE = mixture(7168, 62, 128, 128, 2048, EXPERTS, CHOSEN + 1, 129_280, 4096)
 
 
 def copies_to_experts(k: int, hosts: int) -> float:

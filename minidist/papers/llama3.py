@@ -4,12 +4,12 @@ was trained, and what interrupted it."""
 from typing import NamedTuple
 
 from minidist.papers.figure import Figure, decimals, format_whole
-from minidist.papers.llama import LlamaShape
+from minidist.papers.llama import llama
 
 MODELS = {
-    "llama3-8b": LlamaShape(4096, 32, 32, 8, 14_336, 8192, v=128_256),
-    "llama3-70b": LlamaShape(8192, 80, 64, 8, 28_672, 8192, v=128_256),
-    "llama3-405b": LlamaShape(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
+    "llama3-8b": llama(4096, 32, 32, 8, 14_336, 8192, v=128_256),
+    "llama3-70b": llama(8192, 80, 64, 8, 28_672, 8192, v=128_256),
+    "llama3-405b": llama(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
 }
 
 

@@ -24,12 +24,6 @@ def count_cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: b
     return [(vocabulary, s * h), *[layer] * layers, (0 if tied else vocabulary, 2 * h)]
 
 
-def parameter_sizes(v: int, s: int, h: int, layers: int, tied: bool = True) -> list[list[int]]:
-    """By unit (embedding, layers, head), the elements of each parameter, a matrix and its bias apart."""
-    layer = [3 * h * h, h * h, 4 * h * h, 4 * h * h, 3 * h, h, 4 * h, h, *[h] * 4]  # four matrices, biases, two norms
-    return [[v * h, s * h], *[layer] * layers, [*[v * h] * (not tied), h, h]]
-
-
 def units(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[int]:
     """Parameters of embedding, layers and head on each of t ranks."""
     return [sum(both) for both in count_cut_and_whole(v, s, h, layers, t, tied)]

@@ -19,6 +19,10 @@ class Bytes(NamedTuple):
     master: int  # the copy of a parameter that is updated; 0: the parameter itself is
     moment: int  # each array of an optimizer's state
 
+    def gradient(self, dtype: str) -> int:
+        """Bytes of a gradient that is held or sent: as parameters are stored ("stored"), or "fp32"."""
+        return 4 if dtype == "fp32" else self.stored
+
     def optimizer(self, moments: int) -> int:
         """The papers' K: bytes of optimizer state per parameter."""
         return self.master + moments * self.moment

@@ -2,40 +2,24 @@
 Llama's, with E experts for each MLP and a router for each layer; a token goes through k experts.
 """
 
-from typing import NamedTuple
-
-from minidist.papers import llama
+from minidist.papers.decoder import Decoder
 from minidist.papers.figure import Figure, decimals
+from minidist.papers.llama import llama
 
 
-class MixtralShape(NamedTuple):
-    """Sizes of a Llama with experts; f: the width of one expert."""
-
-    h: int
-    layers: int
-    a: int
-    kv: int
-    f: int
-    experts: int
-    k: int
-    v: int
-
-    @property
-    def parameters(self) -> int:
-        """The number of all parameters."""
-        [dense] = llama.parameters(self.v, self.h, self.layers, self.a, self.kv, self.f)
-        return dense + self.layers * ((self.experts - 1) * 3 * self.h * self.f + self.experts * self.h)
-
-    @property
-    def active(self) -> int:
-        """The number of parameters that one token goes through."""
-        return self.parameters - self.layers * (self.experts - self.k) * 3 * self.h * self.f
+def mixture(h: int, layers: int, a: int, kv: int, f: int, experts: int, k: int, v: int, s: int) -> Decoder:
+    """A Llama with experts; f: the width of one expert."""
+    return llama(h, layers, a, kv, f, s, v).with_experts(experts, k)
 
 
-SHAPES = {
-    "Mixtral 8x7B": MixtralShape(4096, 32, 32, 8, 14_336, 8, 2, 32_000),
-    "Mixtral 8x22B": MixtralShape(6144, 56, 48, 8, 16_384, 8, 2, 32_768),
-    "OLMoE-1B-7B": MixtralShape(2048, 16, 16, 16, 1024, 64, 8, 50_304),
+MODELS = {
+    "mixtral-8x7b": mixture(4096, 32, 32, 8, 14_336, 8, 2, 32_000, 32_768),
+    "mixtral-8x22b": mixture(6144, 56, 48, 8, 16_384, 8, 2, 32_768, 65_536),
+}
+SHAPES = {  # by the names that the papers give them; OLMoE without its norms of queries and keys
+    "Mixtral 8x7B": MODELS["mixtral-8x7b"],
+    "Mixtral 8x22B": MODELS["mixtral-8x22b"],
+    "OLMoE-1B-7B": mixture(2048, 16, 16, 16, 1024, 64, 8, 50_304, 4096),
 }
 
 PRINTED = {"Mixtral 8x7B": ("46.7", "12.9"), "Mixtral 8x22B": ("141", "39"), "OLMoE-1B-7B": ("6.9", "1.3")}

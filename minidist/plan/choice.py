@@ -60,6 +60,10 @@ class Choice:
     def ranks(self) -> int:
         return self.dp * self.tp * self.cp * self.pp
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return self.dp, self.tp, self.cp, self.pp, self.ep
+
     def micro_batches(self, batch: int) -> int:
         """m: the micro-batches in a step of this many sequences."""
         return batch // (self.dp * self.rows)

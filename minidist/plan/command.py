@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from minidist import UsageError
 from minidist.cli.fields import choice, fill, flag, option, output, outputs, parse, part, path_to, whole
-from minidist.cli.models import MODELS, model_like, model_of, parameter_count
+from minidist.cli.models import MODELS, model_of, parameter_count
 from minidist.cli.options import Parser, at_least, memory_size, tool, within
 from minidist.cli.paths import check_writable, write_json, write_output
 from minidist.papers import gpt2, megatron
@@ -119,7 +119,7 @@ def dense_shape_of(options: PlanOptions) -> tuple[str, Model]:
         context = o.context or 2048
         return f"a GPT of about {o.parameters:,}", proportioned(o.parameters, context)
     name = o.model or "llama2-7b"
-    model = model_like(model_of(name))
+    model = Model.like(model_of(name))
     if (o.context or 0) > model.s and model.decoder.learned:
         raise UsageError(f"--context {o.context}: {name} has {model.s:,} positions")
     return name, model

@@ -1,11 +1,10 @@
 """A plan in one sentence: the fastest layout, and why the next one is slower."""
 
-import math
 from collections.abc import Sequence
 
 from minidist.plan.choice import Choice
 from minidist.plan.show import count
-from minidist.plan.ties import SAME, Row
+from minidist.plan.ties import Row, is_faster
 
 SPENT = {  # what a step's time goes to, by its name in `Seconds`
     "work": "its slowest stage",
@@ -24,11 +23,11 @@ def headline(rows: Sequence[Row]) -> str:
     """rows: the fastest first, at least one."""
     best = rows[0]
     told = f"Fastest: {axes_in_words(best.choice)}, {kind_in_words(best.choice)}: {count(best.tokens)} tokens a second"
-    other = next((row for row in rows if axes_of(row.choice) != axes_of(best.choice)), None)
+    other = next((row for row in rows if row.choice.axes != best.choice.axes), None)
     if other is None:
         return f"{told}. No other layout fits."
     where = axes_in_words(other.choice)
-    if math.isclose(best.seconds.step, other.seconds.step, rel_tol=SAME):
+    if not is_faster(best, other):
         return f"{told}. {where[0].upper()}{where[1:]} are as fast, but send more, or need a higher stage of ZeRO."
     own, its, step = best.seconds._asdict(), other.seconds._asdict(), best.seconds.step
     more = {name: 100 * (its[name] - own[name]) / step for name in SPENT if its.get(name, 0) > own.get(name, 0)}
@@ -37,10 +36,6 @@ def headline(rows: Sequence[Row]) -> str:
         f"{more[name]:.1f} % more on {SPENT[name]}" for name in most if more[name] >= LITTLE or name == most[0]
     )
     return f"{told}, because the next one, {where}, spends {why}."
-
-
-def axes_of(at: Choice) -> tuple[int, ...]:
-    return at.dp, at.tp, at.cp, at.pp, at.ep
 
 
 def axes_in_words(at: Choice) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist.cli.models import model_like, shape_of
+from minidist.cli.models import shape_of
 from minidist.formulas.profile import MEGATRON, Profile
 from minidist.papers import zero
 from minidist.papers.models import Model
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 @cache
 def model(name: str, context: int) -> Model:
     """A model of the file, with this many positions."""
-    return model_like(shape_of(FIGURES["models"][name] | {"max_position_embeddings": context}, name))
+    return Model.like(shape_of(FIGURES["models"][name] | {"max_position_embeddings": context}, name))
 
 
 def cells(profile: Profile = MEGATRON) -> Iterator[Cell]:
@@ -53,7 +53,7 @@ def cells(profile: Profile = MEGATRON) -> Iterator[Cell]:
         yield Cell(f"{of['model']} {axes}, {context // 1024}K", wanted, choice, peaks)
 
 
-class Compared(NamedTuple):
+class StagePeak(NamedTuple):
     """A stage of a measured run, and the formulas."""
 
     cell: Cell
@@ -67,16 +67,16 @@ class Compared(NamedTuple):
         return self.held.total / self.measured - 1
 
 
-def compare(profile: Profile = MEGATRON) -> list[Compared]:
+def compare(profile: Profile = MEGATRON) -> list[StagePeak]:
     """Every measured stage."""
     return [
-        Compared(cell, stage, peak, of)
+        StagePeak(cell, stage, peak, of)
         for cell in cells(profile)
         for stage, (peak, of) in enumerate(zip(cell.peaks, held(ask(cell.wanted, cell.choice)), strict=True), start=1)
     ]
 
 
-class Part(NamedTuple):
+class KnownPart(NamedTuple):
     """A figure of which a part is known."""
 
     name: str
@@ -85,12 +85,12 @@ class Part(NamedTuple):
     source: str
 
 
-def parts() -> Iterator[Part]:
+def parts() -> Iterator[KnownPart]:
     """Model states of a rank, or the difference of two numbers of ranks."""
     for of in FIGURES["others"]:
         states = [zero.model_states(of["psi"], n, of["zero"], *of["bytes"]).total for n in of["ranks"]]
         computed = states[0] - sum(states[1:])
-        yield Part(of["name"], of["measured"], computed / GIB, of["source"])
+        yield KnownPart(of["name"], of["measured"], computed / GIB, of["source"])
 
 
 def lines() -> Iterator[str]:

@@ -90,7 +90,7 @@ def held_by_system(asked: Asked, memo: Memo, rank: int) -> Held:
     part = place.context, asked.zero, *of_part(asked, rank, asked.zero >= 2)
     fixed = memo.recall(("fixed", asked.dividing, at.ep, at.cp, *part), partial(system.fixed, asked, rank))
 
-    def passages() -> dict[system.Part, system.Pass]:
+    def passages() -> dict[system.StageChunk, system.Pass]:
         return {part: system.passage(asked, rank, part) for part in dict.fromkeys(system.parts(asked, rank))}
 
     passed = memo.recall(("passages", *part, *of_pass(asked)), passages)

@@ -22,7 +22,7 @@ from minidist.papers.context import SCHEMES
 from minidist.plan.choice import Choice, Wanted
 from minidist.plan.orders import PLANNED
 from minidist.plan.show import GB
-from minidist.plan.ties import SAME, Row
+from minidist.plan.ties import Row, is_faster
 from minidist.pp.schedules import SCHEDULES
 
 AGAIN = {"none": "none", "selective": "selective", "full": "every:1"}  # Megatron-LM's words, and the policies
@@ -130,11 +130,6 @@ def changes(row: Row, other: Row) -> dict[str, tuple[Any, Any]]:
     """The keys in which another row differs, with both values."""
     pairs = {key: (value, getattr(other.choice, key)) for key, value in vars(row.choice).items()}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def is_faster(row: Row, other: Row) -> bool:
-    """By more than what counts as equal."""
-    return row.seconds.step * (1 + SAME) < other.seconds.step
 
 
 def next_better(row: Row, rows: Sequence[Row], memory: float) -> Row | None:

@@ -94,8 +94,7 @@ def table_of_megascale() -> Iterator[Published]:
 def of_llama() -> Iterator[Published]:
     """Llama 3's table 4, in steps of 16 M tokens; DP is 8 in the third row. Gradients are divided, parameters not
     (section 3.3.2); attention keeps no probabilities."""
-    of = llama3.MODELS["llama3-405b"]
-    model = Model("llama", of.v, of.s, of.h, of.layers, of.a, of.kv, False, f=of.f)
+    model = Model.like(llama3.MODELS["llama3-405b"])
     for run in llama3.TABLE_4:
         batch, gpus = 2**24 // run.context, run.tp * run.cp * run.pp * run.dp
         wanted = Wanted("", model, batch, run.context, "bf16", scheme="all-gather")

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from minidist.formulas.profile import Profile
+from minidist.formulas.profile import Profile, in_words
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.choice import Choice, Wanted, ask
 from minidist.plan.memory import Held, by_stage
@@ -68,8 +68,7 @@ LEGEND = (
 
 def assumed(profile: Profile, cluster: Cluster) -> str:
     """What the column of memory assumes, and what is left free."""
-    values = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in profile.values.items())
-    text = f"Memory by the profile {profile.name}: {values}. "
+    text = f"Memory by the profile {profile.name}: {in_words(profile.values)}. "
     if profile.name == "paper":
         return text + (
             "A pipeline's messages are not in it. With context ranks it is a bound. A run by --check has the same"

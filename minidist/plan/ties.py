@@ -25,6 +25,11 @@ class Row(NamedTuple):
     links: float  # seconds of messages in a step, also of those that are hidden
 
 
+def is_faster(row: Row, other: Row) -> bool:
+    """By more than what counts as equal."""
+    return row.seconds.step * (1 + SAME) < other.seconds.step
+
+
 def settle_ties(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
     """The fastest first. Of those that tie: the one whose busiest rank sends less, because what a model hides, a
     cluster may not; then the lower stage of ZeRO, and the one that holds less."""
@@ -47,8 +52,7 @@ def merge_ties(rows: Sequence[Row]) -> list[Row]:
     for group in ties(rows):
         first: dict[tuple[Any, ...], Row] = {}
         for row in group:
-            at = row.choice
-            first.setdefault((at.dp, at.tp, at.cp, at.pp, at.ep, at.schedule), row)
+            first.setdefault((row.choice.axes, row.choice.schedule), row)
         found += first.values()
     return found
 
@@ -57,7 +61,7 @@ def ties(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """Groups of rows that follow each other, none slower than the fastest of its group by more than a thousandth."""
     group: list[Row] = []
     for row in rows:
-        if group and row.seconds.step > (1 + SAME) * group[0].seconds.step:
+        if group and is_faster(group[0], row):
             yield group
             group = []
         group.append(row)

@@ -83,9 +83,7 @@ def of_palm() -> Published:
 def of_deepseek() -> Published:
     """Experts on 64 ranks, 16 stages, DualPipe, ZeRO-1 (section 3.2), in steps of 15,360 sequences (section 4.2). Its
     sizes are `deepseek_v3.LIKE`; the micro-batch is not printed: here one sequence."""
-    of = deepseek_v3.LIKE
-    model = Model("llama", of.v, 4096, of.h, of.layers, of.a, of.kv, False, of.experts, of.k, f=of.f)
-    wanted = Wanted("", model, 15_360, 4096, "bf16")
+    wanted = Wanted("", Model.like(deepseek_v3.LIKE), 15_360, 4096, "bf16")
     choice = Choice(runs.GPUS // 16, 1, 1, 16, 64, "dualpipe", zero=1)
     a_trillion = plain(runs.THOUSAND_HOURS.printed) * 1e3 * 3600 / runs.GPUS  # seconds
     seconds = wanted.tokens / 1e12 * a_trillion

@@ -26,6 +26,7 @@ from minidist.nn.layers import Block, Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.mixture import EXPERTS, Mixture, Routing, choose, with_experts
 from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
+from minidist.papers.models import Model
 from minidist.programs.axes import check_mixture, choose_ep, choose_hosts, stage_option
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
@@ -115,9 +116,9 @@ def print_hosts(run: Run) -> None:
 def declare_published(name: str) -> tuple[list[Unit], int]:
     """The units of a published model, and how many experts a token goes through."""
     if name in mixtral.SHAPES:
-        of = mixtral.SHAPES[name]
+        of = Model.like(mixtral.SHAPES[name])
         dense = llama(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
-        return with_experts(dense, of.experts, Routing(of.k)), of.k
+        return with_experts(dense, of.experts, Routing(of.top)), of.top
     units = gpt(GPTConfig(51_200, 2048, 24, 16, deepspeed_moe.WIDTHS[int(name)]))
     units[1:-1:2] = with_experts(units[1:-1:2], 128, Routing())  # in every other layer
     return units, 1

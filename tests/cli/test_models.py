@@ -10,7 +10,9 @@ import pytest
 from minidist import UsageError
 from minidist.__main__ import main
 from minidist.cli import models
-from minidist.cli.models import NAMED, TABLES, TYPES, model_like, model_of, shape_of
+from minidist.cli.models import NAMED, TABLES, TYPES, model_of, shape_of
+from minidist.papers import megatron, mixtral
+from minidist.papers.collectives import chunk_sizes
 from minidist.papers.decoder import DENSE, MIXTURE, Decoder
 from minidist.papers.models import Model
 from minidist.plan import command
@@ -30,14 +32,14 @@ SEVEN = {  # keys and values of any model
 @pytest.mark.parametrize("case", CASES)
 def test_a_configuration_has_the_parameters_that_transformers_counts(case: str) -> None:
     shape = shape_of(CASES[case], "config.json")
-    model = model_like(shape)
+    model = Model.like(shape)
     assert shape.parameters == model.parameters() == model.decoder.parameters == COUNTS[case]
     assert [sum(unit) for unit in shape.parameter_sizes] == shape.units == model.units()
 
 
 def test_every_type_has_a_case_and_every_name_a_count() -> None:
     assert {config["model_type"] for config in CASES.values()} == {*TYPES}
-    assert table(__file__, "named") == {name: shape.parameters for name, shape in NAMED.items()}
+    assert table(__file__, "named") == {name: shape.parameters for name, shape in (mixtral.MODELS | NAMED).items()}
 
 
 @pytest.mark.slow
@@ -45,7 +47,7 @@ def test_transformers_still_counts_so() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     for config, count in [
         *((CASES[case], COUNTS[case]) for case in CASES),
-        *((TABLES["models"][name], count) for name, count in table(__file__, "named").items()),
+        *((config, table(__file__, "named")[name]) for name, config in TABLES["models"].items()),
     ]:
         sizes = {key: value for key, value in config.items() if key != "model_type"}
         with torch.device("meta"):
@@ -65,30 +67,47 @@ def test_a_name_and_its_file_are_the_same_model(name: str, tmp_path: Path) -> No
 def test_mixtral_is_a_llama_with_experts() -> None:
     """So `plan --check` runs its own layers."""
     expected = Model("llama", 32_000, 32_768, 4096, 32, 32, 8, False, 8, 2, f=14_336)
-    assert model_like(model_of("mixtral-8x7b")) == expected
+    assert Model.like(model_of("mixtral-8x7b")) == expected
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_parts_add_up(case: str) -> None:
     """What is cut is there once, the rest on both ranks."""
-    model = model_like(shape_of(CASES[case] | {"vocab_size": 78}, ""))
-    rest = sum(whole for _, whole in model.cut_and_whole(2)[0])
-    assert sum(cut for rank in model.cut_and_whole(2) for cut, _ in rank) + rest == model.parameters()
+    model = Model.like(shape_of(CASES[case] | {"vocab_size": 78}, ""))
+    ranks = model.decoder.cut_and_whole(2)
+    rest = sum(whole for _, whole in ranks[0])
+    assert sum(cut for rank in ranks for cut, _ in rank) + rest == model.parameters()
     experts = model.decoder.kinds.count(MIXTURE) * model.experts * sum(model.mlp()[0])
     [without] = model.without_experts()
     assert sum(map(sum, without)) + experts == model.parameters()
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 @pytest.mark.parametrize("experts", [0, 4])
-def test_a_decoder_of_the_books_own_models_is_cut_as_they_are(name: str, experts: int) -> None:
-    model = Model(name, 50, 16, 48, 3, 4, 4 if name == "gpt" else 2, True, experts, 2 if experts else 1, f=0)
+def test_the_books_own_models_are_cut_as_megatron_cuts_them(name: str, experts: int, tied: bool) -> None:
+    """By formulas of v, s, h: 12h² + 13h for a GPT's layer, 2h² + 2hg + 3hf + 2h for a Llama's; and E experts."""
+    v, s, h, layers, a, kv, f = 50, 16, 48, 3, 4, 4 if name == "gpt" else 2, 128
+    model = Model(name, v, s, h, layers, a, kv, tied, experts, 2 if experts else 1)
     of = model.decoder
     assert Model.like(of) == model if name == "gpt" else Model.like(of).decoder == of
-    for t in (1, 2, 4):
-        assert of.cut_and_whole(t) == model.cut_and_whole(t)
-        assert of.cut_and_whole(t, experts=0) == model.without_experts(t)
-    assert of.active == model.active()
+    for t, rank in [(1, 0), (2, 0), (2, 1), (4, 0), (4, 3)]:
+        if name == "gpt":
+            first, (cut, whole), *_, last = megatron.count_cut_and_whole(v, s, h, layers, t, tied)
+            mlp = (8 * h * h + 4 * h) // t, h
+        else:
+            table = -(-v // t) * h
+            first, last = (table, 0), (table * (not tied), h)
+            mlp = 3 * h * chunk_sizes(f, t)[rank], 0
+            cut, whole = (2 * h * h + 2 * h * (h // a * kv)) // t + mlp[0], 2 * h
+        routed = cut + (experts - 1) * mlp[0], whole + (experts - 1) * mlp[1] + experts * h
+        router = cut - mlp[0], whole - mlp[1] + experts * h
+        dense = cut, whole
+        assert of.cut_and_whole(t)[rank] == [first, *[routed if experts else dense] * layers, last]
+        assert model.without_experts(t)[rank] == [first, *[router if experts else dense] * layers, last]
+        assert model.mlp(t)[rank] == mlp
+    idle = layers * max(0, experts - 2) * sum(model.mlp()[0])
+    assert of.active == model.parameters() - idle
     assert Model.like(of.with_experts(6, 3)).decoder == model.with_mixture(6, 3).decoder
 
 
@@ -111,6 +130,12 @@ def test_sliding_windows() -> None:
     decoder = shape_of({"model_type": "gemma2", **SEVEN, "num_hidden_layers": 2, "sliding_window": 16}, "")
     assert isinstance(decoder, Decoder)
     assert decoder.keys(64) == (16 + 64) / 2
+
+
+def test_layers_are_mixtures_by_their_number() -> None:
+    more = {"num_key_value_heads": 2, "num_hidden_layers": 6, "num_experts": 4, "decoder_sparse_step": 2}
+    found = shape_of({"model_type": "qwen3_moe", **SEVEN, **more, "mlp_only_layers": [3]}, "")
+    assert found.kinds == (DENSE, MIXTURE, DENSE, DENSE, DENSE, MIXTURE)
 
 
 def test_deepseeks_layers() -> None:

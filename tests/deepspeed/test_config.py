@@ -453,3 +453,11 @@ def test_random_texts(text: str) -> None:
     else:
         said = "read"
     assert len(said.splitlines()) == 1
+
+
+def test_experts_are_on_data_and_context_ranks() -> None:
+    config = {"train_batch_size": 4, "expert_parallel": {"enabled": True, "autoep_size": 4}}
+    axes = planning.make(config | {"sequence_parallel_size": 2}, 4).axes
+    assert (axes.cp, axes.ep) == (2, 4)
+    with pytest.raises(UsageError, match="autoep_size 4 does not divide the 2 ranks"):
+        planning.make(config | {"tensor_parallel": {"autotp_size": 2}}, 4)

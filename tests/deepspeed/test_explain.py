@@ -12,6 +12,7 @@ from minidist import UsageError
 from minidist.__main__ import main
 from minidist.deepspeed import accelerate, explain
 from minidist.papers import deepspeed, gpt2
+from minidist.papers.decoder import Decoder
 from tables import table
 
 pytest.importorskip("hjson")
@@ -95,10 +96,10 @@ def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkey
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
 
-    class Documented(gpt2.GPTShape):
+    class Documented(Decoder):
         parameters, largest_layer = deepspeed.PSI, deepspeed.LARGEST
 
-    monkeypatch.setitem(explain.MODELS, "gpt2", Documented(768, 12, 12))
+    monkeypatch.setitem(explain.MODELS, "gpt2", Documented(**vars(gpt2.gpt(768, 12, 12))))
     assert says in explained(tmp_path, f'{{"train_batch_size": 8, "zero_optimization": {{{config}}}}}')
 
 
@@ -330,6 +331,35 @@ def test_activations_of_a_system_are_not_those_of_whole_attention(tmp_path: Path
     assert float(figures(whole, "activations of the layers").replace(",", "")) > 600  # fp32 has the papers' profile
 
 
+def test_inputs_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
+    """Of 32 layers' inputs, only that of the layer at work."""
+    file = '{"train_batch_size": 4, "bf16": {"enabled": true}, "activation_checkpointing": {"KEY": true}}'
+    device, host = (
+        float(figures(explained(tmp_path, file.replace("KEY", key), "--model", "llama2-7b", "--ranks", "4"), LAYERS))
+        for key in ("partition_activations", "cpu_checkpointing")
+    )
+    assert device - host == pytest.approx(31 * 2 * 4096 * 4096 / 1e9, abs=2e-3)
+
+
+LAYERS = "activations of the layers"
+
+
+@pytest.mark.parametrize("more", ["", ', "sequence_parallel_size": 2'])
+def test_a_step_holds_a_sub_group_in_float32(tmp_path: Path, more: str) -> None:
+    """In stage 3, 10⁸ parameters at a time, with the two arrays of PyTorch's Adam; context ranks divide states, too."""
+    file = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "sub_group_size": 1e8}'
+    options = "--parameters", "7.5e9", "--ranks", "4", "--device-memory", "80GB"
+    needed = (2 + 12 + 2) * 7.5 / 4 + (4 + 8) * 0.1
+    assert f"{needed:.1f} GB are needed at the optimizer's step" in explained(tmp_path, file + more + "}", *options)
+
+
+def test_an_optimizer_without_states_next_to_other_axes(tmp_path: Path) -> None:
+    """In fp32, SGD without momentum keeps nothing."""
+    sgd = '"optimizer": {"type": "SGD", "params": {"momentum": 0}}'
+    file = f'{{"train_batch_size": 4, "tensor_parallel": {{"autotp_size": 2}}, {sgd}}}'
+    assert float(figures(explained(tmp_path, file, "--ranks", "4"), "optimizer states")) == 0
+
+
 def test_gradients_that_add_up_in_float32(tmp_path: Path) -> None:
     """4Ψ/N in stage 2, as the run has them; what DeepSpeed refuses is refused."""
     file = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": STAGE}, DTYPE}'
@@ -353,6 +383,9 @@ def test_axes_divide_what_they_should(tmp_path: Path) -> None:
     )
     states = "model states", "parameters", "gradients", "optimizer states"
     assert [figures(context, row) for row in states] == [figures(alone, row) for row in states]
+    sgd = file.replace("AXIS", '"sequence_parallel_size": 4, "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}')
+    text = explained(tmp_path, sgd, "--model", "llama2-7b", "--ranks", "4")
+    assert figures(text, "optimizer states") == f"{8 * PSI / 4 / 1e9:.3f}"  # a copy of the parameters, one moment
     whole = 65 * 4096 / 2 * 16 / 2  # norms are on both tensor ranks
     assert float(figures(tensor, "model states")) == pytest.approx(
         float(figures(alone, "model states")), abs=whole / 1e9 + 1e-3

@@ -281,9 +281,7 @@ def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, n
     for rank in run["memory"]:
         for kind, expected in dataclasses.asdict(states).items():
             assert expected <= rank[kind] <= expected + 12 * 5
-    small = gpt2.GPTShape(
-        h=16, layers=2, a=2, s=16, v=(run["parameters"] - 2 * (12 * 16**2 + 13 * 16) - 2 * 16) // 16 - 16
-    )
+    small = gpt2.gpt(h=16, layers=2, a=2, s=16, v=(run["parameters"] - 2 * (12 * 16**2 + 13 * 16) - 2 * 16) // 16 - 16)
     assert small.parameters == run["parameters"]
     for rank in run["memory"]:
         assert rank["transient"] == pytest.approx(sizes.passing(plan, small), abs=2 * 2 * 2 * RANKS)

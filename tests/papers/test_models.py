@@ -8,7 +8,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
-from minidist.papers import gpt2, llama, llama3, megatron, ptd
+from minidist.papers import gpt2, korthikanti, llama, llama3, megatron, ptd
 from minidist.papers.mixed_precision import BYTES, MOMENTS
 from minidist.papers.models import Model
 from tables import table
@@ -49,9 +49,31 @@ def test_parts_of_llama_add_up(t: int) -> None:
     v, h, layers, f = 32_010, 60, 4, 161
     norms = (2 * layers + 1) * h
     whole = 2 * v * h + layers * (4 * h * h + 3 * h * f) + norms
-    assert llama.parameters(v, h, layers, 30, 30, f) == [whole]
+    of = llama.llama(h, layers, 30, 30, f, 64, v)
+    assert of.parameters == whole
     padding = 2 * h * (megatron.padded_vocabulary(v, t) - v)
-    assert sum(part - norms for part in llama.parameters(v, h, layers, 30, 30, f, t)) == whole - norms + padding
+    ranks = of.cut_and_whole(t)
+    assert {sum(kept for _, kept in rank) for rank in ranks} == {norms}
+    assert sum(cut for rank in ranks for cut, _ in rank) == whole - norms + padding
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "every:2"])
+def test_activations_are_korthikantis(recompute: str) -> None:
+    """His sums for a GPT's layer and a Llama's, without dropout; a recomputed layer keeps its input."""
+    s, b, h, layers, a, kv, f = 32, 3, 48, 6, 4, 2, 100
+    what = recompute if recompute in ("none", "selective") else "full"
+    times = {"every:2": layers // 2}.get(recompute, layers)
+    layer = korthikanti.layer_activations(s, b, h, a, recompute=what, p=2, dropout=False)
+    assert gpt2.gpt(h, layers, a, s).activations(b, recompute, 2) == times * layer
+    [layer] = korthikanti.layer_activations_llama(s, b, h, a, kv, f, recompute=what, p=2, dropout=False)
+    assert llama.llama(h, layers, a, kv, f, 99).activations(b, recompute, 2, s) == times * layer
+
+
+def test_the_largest_layer_is_the_embedding_or_one_matrix_of_an_mlp() -> None:
+    """With its bias, as DeepSpeed's estimate counts modules."""
+    assert gpt2.MODELS["gpt2"].largest_layer == 50_257 * 768
+    assert gpt2.gpt(48, 2, 4, v=50).largest_layer == 4 * 48 * 48 + 4 * 48
+    assert llama.llama(48, 2, 4, 2, 100, 64, 50).largest_layer == 48 * 100
 
 
 def test_grids_leave_no_rest() -> None:

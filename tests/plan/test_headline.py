@@ -35,3 +35,10 @@ def test_nothing_else_fits() -> None:
     options = command.PlanOptions(model="gpt2", ranks=1, batch=4096, context=1024)
     rows = search.search(command.wanted_of(options), command.cluster_of(options)).rows
     assert headline(rows).endswith("No other layout fits.")
+
+
+def test_a_layout_that_is_as_fast() -> None:
+    options = command.PlanOptions(**STORIES[0])  # type: ignore[arg-type]
+    rows = search.search(command.wanted_of(options), command.cluster_of(options)).rows
+    other = next(row for row in rows if row.choice.axes != rows[0].choice.axes)
+    assert "are as fast, but send more" in headline([rows[0], other._replace(seconds=rows[0].seconds)])

@@ -10,9 +10,9 @@ import pytest
 from minidist import UsageError
 from minidist.__main__ import main
 from minidist.papers.models import Model
-from minidist.plan.choice import Wanted
+from minidist.plan.choice import Choice, Wanted
 from minidist.plan.one_row import assertion, changes, layout_keys, next_better
-from minidist.plan.search import best_chunks, search
+from minidist.plan.search import Evaluator, best_chunks, search
 from minidist.plan.time import Cluster
 from tables import table
 
@@ -76,6 +76,13 @@ def test_what_must_hold(text: str, fails: bool, tmp_path: Path, capsys: pytest.C
         status, report = asked(tmp_path, "--assert", "tokens>1", "--assert", text, *more)
         assert (status, report["failed"]) == (int(fails), [text] * fails)
         assert ("does not hold: " in capsys.readouterr().out) == fails
+
+
+@pytest.mark.parametrize(("sign", "found"), [("<", "001"), ("<=", "011"), (">", "100"), (">=", "110")])
+def test_a_bound_below_at_and_above_a_row(sign: str, found: str) -> None:
+    row = Evaluator(WANTED, Cluster(8, 80 * 10**9)).row(Choice(8))
+    bounds = row.mfu / 2, row.mfu, row.mfu * 2
+    assert [assertion(f"mfu{sign}{bound!r}").holds(row) for bound in bounds] == [each == "1" for each in found]
 
 
 def test_a_schedule_has_rows_of_its_own(tmp_path: Path) -> None:
