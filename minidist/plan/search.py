@@ -193,7 +193,7 @@ def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) ->
 
 
 def policies(wanted: Wanted, cp: int, schedule: str) -> tuple[str, ...]:
-    """What may run again. In tiles, attention keeps no core to be run again, and on context ranks it is in tiles
+    """What may be recomputed. In tiles, attention keeps no core to recompute, and on context ranks it is in tiles
     (`papers/context.py`)."""
     if splits(schedule):
         return ("none",)
