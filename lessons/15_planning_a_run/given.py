@@ -15,6 +15,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.plan import check as trial
 from minidist.plan import command, show
 from minidist.plan.choice import Choice, Wanted
+from minidist.plan.headline import headline
 from minidist.plan.search import Evaluator, Row, best_chunks, search
 from minidist.plan.time import Cluster
 
@@ -96,7 +97,8 @@ def make_planner(
 
 
 def list_units(model: Any) -> list[Unit]:
-    """The units of a published model, by explain's formulas; the bytes that the head keeps are an estimate."""
+    """The units of a published model. Layers keep what the papers say, with attention's scores; what the head keeps is
+    an estimate."""
     layer, given_to_it = (model.activations(1, what, 2) / model.layers for what in ("none", "full"))
     embedding, *blocks, head = model.units
     return [
@@ -110,12 +112,14 @@ def list_units(model: Any) -> list[Unit]:
 
 
 def plan_all_axes(line: str) -> tuple[Wanted, Cluster, list[Row]]:
-    """What `python -m minidist plan` answers to this line: its question, and the rows, the fastest first; it prints
-    four. Of rows that differ in the number of chunks alone, there is the fastest."""
+    """What `python -m minidist plan` answers to this line: its question, and the rows, the fastest first. Prints a
+    sentence and four rows. Of rows that differ only in the number of chunks, or that tie and arrange ranks alike, there
+    is the first."""
     options = parse(command.parser(), line.split()).of(command.PlanOptions)
     wanted, cluster = command.wanted_of(options), command.cluster_of(options)
     found = search(wanted, cluster)
     rows = best_chunks(found.rows)
+    print(show.wrapped(headline(rows)) + "\n")
     print("\n".join(show.table(found._replace(rows=rows), len(found.rows), wanted, 4, None)))
     return wanted, cluster, rows
 

@@ -63,7 +63,7 @@ def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: M
     names = [f"stage {stage}" for stage in range(4)]
     marks = ({"marker": "s"}, {"marker": "o"}, {"marker": "o", "markerfacecolor": "none"})
     handles += [plt.Line2D([], [], ls="", color=DARK, **mark) for mark in marks]
-    ax.legend(handles, [*names, "all kept", "run again", "hollow: offload"], frameon=False, fontsize=8.5,
+    ax.legend(handles, [*names, "all kept", "recomputed", "hollow: offload"], frameon=False, fontsize=8.5,
               loc="upper right", ncols=2)  # fmt: skip
     ax.set(xlabel="most that a device holds, KB", ylabel="time of a step, ms", ylim=(0, high))
     ax.set_title(title, loc="left", fontsize=10)

@@ -185,7 +185,7 @@ def check_peaks(submission: Submission, calls: Sequence[tuple[list[Unit], int, b
             )
 
 
-@pytest.mark.points(2, "passing_peak: what is kept, and what runs again")
+@pytest.mark.points(2, "passing_peak: what is kept, and what is recomputed")
 def test_passing_peak_kept(submission: Submission) -> None:
     cases = itertools.product((3, 1), (False, True), (1, 3))
     check_peaks(
