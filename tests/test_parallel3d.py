@@ -298,7 +298,10 @@ def test_what_is_printed() -> None:
     done = run_chapter(4, "--steps 2 --pp 2 --tp 2 --layers 2 --width 16 --batch 8 -m 4")
     assert done.returncode == 0, done.stderr
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
-    assert "p, K: 2 stages; t: 2 tensor ranks" in " ".join(done.stdout.split())
+    legend = " ".join(done.stdout.split()).rpartition(" B: bytes; ")[2]
+    assert all(
+        f"; {meaning}" in legend for meaning in ("p, K: stages, 2;", "t: tensor ranks, 2;", "W: data ranks, 1 (")
+    )
     assert [line.rstrip() for line in done.stdout.splitlines()[-2:]] == [
         "stage 1  F1F2    B1W1F3B2W2F4B3W3  B4W4",
         "stage 2    F1B1W1F2B2W2F3B3W3F4B4W4",

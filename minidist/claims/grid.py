@@ -118,12 +118,12 @@ def letters(run: Run) -> Letters:
         "ψl": "those of its last layer",
         "Ψrest": "a rank's replicated parameters",
         "Ψr": "a rank's parameters, padded",
-        "W": f"{w} data{' x context' * (at.cp > 1)} ranks (in F+B+W: a backward for weights)",
-        "G": f"{run.dividing} ranks that shard model states",
-        **({"N": f"{at.cp} context ranks"} if at.cp > 1 else {}),
+        "W": f"data{' x context' * (at.cp > 1)} ranks, {w} (in F+B+W: a backward for weights)",
+        "G": f"ranks that shard model states, {run.dividing}",
+        **({"N": f"context ranks, {at.cp}"} if at.cp > 1 else {}),
         "g": "key/value heads to a query head",
-        **dict.fromkeys(("p", "K", "n"), f"{at.pp} stages"),
-        "t": f"{at.tp} tensor ranks",
+        **dict.fromkeys(("p", "K", "n"), f"stages, {at.pp}"),
+        "t": f"tensor ranks, {at.tp}",
     }
 
 
