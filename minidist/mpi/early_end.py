@@ -14,6 +14,7 @@ from typing import NoReturn
 from minidist.system import processes, unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
+WAITS = 4  # how often a rank waits 3 s for others that fail at the same moment
 
 
 @functools.lru_cache(None)
@@ -59,13 +60,16 @@ def be_first_to_fail() -> None:
 
     The lock is on a folder that every rank of this machine can see. Nothing is written into it: a rank that is ended at
     that moment would leave it there. The system releases the lock when Abort ends this process, usually 0.2 s later.
-    Abort may end the others only after that, so they wait even when the lock is free again. If a rank of another job
-    fails just then, its message comes later, but it comes.
+    Abort may end the others only after that, so they wait even when the lock is free again. If it was a rank of another
+    job that failed just then, they are not ended, and one of them has the lock next: its message comes later, but it
+    comes, even if the lock is never free.
     """
-    try:
-        unix.lock(common_folder())
-    except OSError:
-        time.sleep(3)
+    for _ in range(WAITS):
+        try:
+            unix.lock(common_folder())
+            return
+        except OSError:
+            time.sleep(3)
 
 
 def abort(status: int) -> NoReturn:

@@ -1,11 +1,13 @@
 """/dev/shm: jobs leave nothing in it, however they end, and one that will find no room there is told so."""
 
+import fcntl
 import os
 import re
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +156,26 @@ def test_a_rank_without_room_ends_the_job_in_one_line():
         f"2  minidist: error: /dev/shm has 67 MB free of 67, and 71 are needed for 12 ranks: {says} []\n"
         f"2  minidist: error: /dev/shm has 2 MB free of 67, and 28 are needed for 4 ranks: {says} ['full']\n"
     )
+
+
+@needs_linux
+@pytest.mark.skipif(not shm.is_packaged_mpich(), reason="only its needs are known")
+def test_one_rank_speaks_even_if_a_rank_of_another_job_fails_at_that_moment(tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # as that rank has it, until its job has ended
+    release = threading.Timer(2, os.close, [folder])
+    release.start()
+    command = [find_mpiexec(), "-n", "6", sys.executable, "-m", "minidist.ring", "--size", "10"]
+    run = subprocess.run(
+        command,
+        env={**ENV, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
+    )
+    release.join()
+    says = "minidist: error: ulimit -n allows 40 open files, and MPI needs 48\n"
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", says)
 
 
 # ---- limits of the shell --------------------------------------------------------------------------------------------
