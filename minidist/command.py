@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minidist import UsageError, how_to_install
-from minidist.checkpoints import checkpoint
-from minidist.checkpoints.convert import check_beside
+from minidist import UsageError, checkpoints, how_to_install
 from minidist.cli.fields import all_fields, outputs
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.cli.shared import (
@@ -178,7 +176,8 @@ def check_outputs(files: FileOptions, written: Mapping[str, str | None]) -> None
     check_apart({**written, "--export": None}, {"--load": files.load})  # --export may replace what was loaded
     for option, path in written.items():
         check_writable(option, path)
-    checkpoint.check_folder("--save", files.save)
+    if files.save:
+        checkpoints.check_folder("--save", files.save)
 
 
 def check_memory(
@@ -214,16 +213,18 @@ def check_checkpoints(
     steps: int,
 ) -> None:
     """Raise UsageError if a checkpoint cannot be saved, or the one to be loaded is of another model."""
+    if not (files.save or files.export or files.load):
+        return
     moments = settings.optimizer.moments
-    nbytes = checkpoint.size(units, settings.precision, moments)
+    nbytes = checkpoints.size(units, settings.precision, moments)
     check_room("--save", files.save, nbytes)
     check_room("--export", files.export, 2 * nbytes)  # with the shards that it is made from
     if files.export and files.names == "huggingface":
-        check_beside("--export", files.export)
+        checkpoints.check_beside("--export", files.export)
     if files.save:
-        checkpoint.check_run("--save", files.save, units, identity, text)
+        checkpoints.check_run("--save", files.save, units, identity, text)
     if files.load:
-        checkpoint.check(files.load, units, identity, moments, steps)
+        checkpoints.check(files.load, units, identity, moments, steps)
 
 
 def begin_witness() -> Pages | None:
@@ -310,6 +311,6 @@ def say_at_start(job: Job, rank: int, ranks: int) -> None:
     if rank == 0 and job.corpus.note:
         print(f"minidist: {job.corpus.note}", file=sys.stderr)
     if rank == 0 and job.files.load:
-        found, text = checkpoint.opened(job.files.load), text_of(job.corpus)
-        for difference in checkpoint.differences(found, job.settings.seed, text):
+        found, text = checkpoints.opened(job.files.load), text_of(job.corpus)
+        for difference in checkpoints.differences(found, job.settings.seed, text):
             print(f"minidist: --load {job.files.load} was {difference}", file=sys.stderr)

@@ -1,8 +1,9 @@
 """The table of contents: lists the chapters, and finds a chapter's program by name.
 
-A chapter is two files. `minidist/zero3.py` is the algorithm, and needs only the engine. `minidist/programs/zero3.py`
-makes it a program: its options, and what its paper promises, compared with what was counted. They meet in one value, a
-`Chapter` (`minidist/programs/chapter.py`). It is imported only when it is used, so the table needs no NumPy.
+A chapter is three files. `minidist/zero3.py` is the algorithm, and needs only the engine. `minidist/programs/zero3.py`
+makes it a program with options, and `minidist/claims/zero3.py` compares what its paper promises with what was counted.
+They meet in one value, a `Chapter` (`minidist/programs/chapter.py`). It is imported only when it is used, so the table
+needs no NumPy.
 """
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old

@@ -15,8 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from minidist import contents
-from minidist.checkpoints import checkpoint
+from minidist import checkpoints, contents
 from minidist.cli.progress import Progress
 from minidist.cli.step_log import StepLog
 from minidist.command import Job, about
@@ -92,7 +91,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
                     ms=history.milliseconds[-1],
                 )
             if files.save and files.save_every and (step + 1) % files.save_every == 0 and step + 1 < steps:
-                checkpoint.save(files.save, engine, comm, about(job, comm.size), files.keep)
+                checkpoints.save(files.save, engine, comm, about(job, comm.size), files.keep)
         engine.settle()
     finally:
         progress.close()

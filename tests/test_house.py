@@ -32,7 +32,8 @@ from typing import NamedTuple
 import pytest
 
 from minidist import contents
-from minidist.programs.chapter import find
+from minidist.claims.promises import Promises
+from minidist.programs.chapter import Chapter, find, find_all
 from tables import table
 
 ROOT = Path(__file__).parents[1]
@@ -231,6 +232,28 @@ def test_an_algorithm_loads_few_files(chapter: str) -> None:
     count = f"import sys, minidist.{chapter}; print(sum(name.split('.')[0] == 'minidist' for name in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", count], cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(loaded.stdout) <= LOADED[chapter]
+
+
+LATER = ("claims", "formulas", "checkpoints", "exchange")  # rooms that a run loads where it uses them
+BEGINS = {"minidist.exchange.doors": "through which it begins"} | dict.fromkeys(
+    ("minidist.claims", "minidist.formulas", "minidist.checkpoints", "minidist.exchange"), "a room's door"
+)
+
+
+@pytest.mark.parametrize("chapter", [name for name, made in find_all().items() if isinstance(made, Chapter)])
+def test_a_program_begins_without_what_is_said_at_its_end(chapter: str) -> None:
+    """No claim, formula or checkpoint: on each of many ranks every file costs a millisecond, and one rank prints."""
+    show = f"import sys, minidist.programs.{chapter}; print(*(name for name in sys.modules if 'minidist.' in name))"
+    loaded = subprocess.run([sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = loaded.stdout.split()
+    assert [name for name in names if name.split(".")[1] in LATER and name not in BEGINS] == []
+    assert chapter != "zero3" or len(names) < 80
+
+
+def test_what_a_chapter_promises_is_found_by_its_name() -> None:
+    for name, made in find_all().items():
+        if isinstance(made, Chapter):
+            assert type(made.promises).claims is not Promises.claims, name
 
 
 @pytest.mark.parametrize("chapter", [entry.name for entry in contents.CHAPTERS])

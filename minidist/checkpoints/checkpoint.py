@@ -40,6 +40,7 @@ import numpy as np
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, huggingface, manifest
 from minidist.checkpoints.checks import check, check_folder, check_run, differences
+from minidist.checkpoints.convert import check_beside
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
@@ -63,6 +64,7 @@ from minidist.system.files import (
 
 __all__ = [
     "check",
+    "check_beside",
     "check_folder",
     "check_run",
     "differences",

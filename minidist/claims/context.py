@@ -4,12 +4,14 @@ from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
 from minidist.formulas.activations import all_keep
 from minidist.formulas.asked import Asked
 from minidist.formulas.context import blocks, heads_and_depth
+from minidist.formulas.needs import needs
 from minidist.formulas.shares import parts_of, shares_of
 from minidist.formulas.volumes import context_volumes, data_elements
 from minidist.papers import chen, context
@@ -157,3 +159,11 @@ def print_closing(run: Run) -> None:
     )
     ratio = context.ulysses_over_ring(n, run.model.kv / run.model.a)
     say(f"Ulysses sends {ratio:.3g} of what ring and all-gather send: (1+g)/(gN).")
+
+
+class ContextPromises(Promises):
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    letters, closing = staticmethod(letters), staticmethod(print_closing)
+
+
+PROMISES = ContextPromises()

@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minidist.claims import routed
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.context import attention_claims
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
 from minidist.claims.published import count_agreeing, print_zero_closing, zero_letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims, states_claims, traffic_claims, whole_states
 from minidist.cli.tables import number
 from minidist.formulas.context import Blocks
+from minidist.formulas.context import blocks as blocks_on_way
 from minidist.formulas.experts import Stored
-from minidist.formulas.shares import flats
+from minidist.formulas.shares import flats, shares_of
 from minidist.layout import Layout
 from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce
@@ -20,8 +24,10 @@ from minidist.papers.collectives import ring_all_reduce
 HYBRID = "2M(W-G)/(GW)"
 
 
-def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), others: float | None = None) -> list[Claim]:
-    """What the papers say of this run. held: claims about activations. others: bytes that all ranks send for other
+def own_claims(
+    run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), others: float | None = None
+) -> list[Claim]:
+    """What its paper says of this run. held: claims about activations. others: bytes that all ranks send for other
     purposes, if there are any."""
     if run.sharding.strategy == "no_shard":
         alike = replace(run, layout=Layout(dp=run.ranks))
@@ -243,3 +249,27 @@ def print_across_hosts(m: float, w: int, g: int) -> None:
     printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
     print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
     print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")
+
+
+def claims(run: Run) -> list[Claim]:
+    """FSDP's claims, and those of context ranks and of experts, if there are any."""
+    shares, mixture = shares_of(run), run.model.experts > 0
+    held = routed.activations(run, shares) if mixture else [peak_of_layers(run)]
+    if run.layout.cp == 1 and not mixture:
+        return own_claims(run, held)
+    on_way, added, others = list[Blocks](), 0.0, list[Claim]()
+    if run.layout.cp > 1:
+        on_way = blocks_on_way(run, validates=run.validate > 0)
+        others, added = attention_claims(run)
+    if mixture:
+        others += [*routed.all_to_alls(run, shares), *routed.exchanges(run, shares), *routed.routing(run)]
+        added += routed.bytes_sent(run, shares)
+    return [*own_claims(run, held, on_way, added), *others]
+
+
+class FSDPPromises(Promises):
+    claims, letters = staticmethod(claims), staticmethod(letters)
+    closing, published = staticmethod(print_closing), staticmethod(print_figures)
+
+
+PROMISES = FSDPPromises()

@@ -6,9 +6,12 @@ from minidist.claims import pipeline, routed, tensor
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
+from minidist.claims.published import print_ptd
 from minidist.claims.run import Run
 from minidist.claims.zero import states_claims
 from minidist.formulas import experts
+from minidist.formulas.needs import needs
 from minidist.formulas.shares import (
     Share,
     blocks_of,
@@ -134,3 +137,11 @@ def print_closing(run: Run) -> None:
         routed.print_reached(run)
     if w > g:
         print_across_hosts(stored_parameters(run)[0] * run.bytes.stored, w, g)
+
+
+class GridPromises(Promises):
+    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
+    closing, published = staticmethod(print_closing), staticmethod(print_ptd)
+
+
+PROMISES = GridPromises()

@@ -11,11 +11,15 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
+from minidist.claims.promises import Promises
 from minidist.claims.published import count_agreeing, zero_letters
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.paths import write_json
 from minidist.cli.tables import make_table, mark, number, show
+from minidist.formulas import needs as formulas
+from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.memory import tiles
 from minidist.memory.files import DiskLink, SwapFile
 from minidist.memory.pool import NEEDED, Array, Pool
@@ -249,3 +253,23 @@ def print_bandwidth(rows: Sequence[Fetched]) -> None:
     print("are throttled to 0.5 MB/s, and then the messages between ranks.")
     if len(rows) == 1:
         print("One rank has one disk: mpirun -n 8 python -m minidist.infinity --bandwidth-table")
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What a run will need of each rank's device: of stage 3's parameters two shards, of the largest unit."""
+    p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
+    parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
+    states = {
+        "parameters": parameters,
+        "gradients": asked.gradient_bytes * psi if asked.zero == 1 else 0,
+        "optimizer": 0,
+    }
+    return [need.but(**states) for need in formulas.needs(asked)]
+
+
+class InfinityPromises(Promises):
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
+    published, letters = staticmethod(print_tables), staticmethod(letters)
+
+
+PROMISES = InfinityPromises()

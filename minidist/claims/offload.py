@@ -1,13 +1,20 @@
 """What the ZeRO-Offload paper says of a run: what is held where, what goes over the link, how long a step takes, and
 why this partition is optimal."""
 
+from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.promises import Promises
+from minidist.claims.published import offload_letters, print_offload_closing, print_offload_tables
 from minidist.claims.run import Run
+from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
+from minidist.formulas import needs as formulas
 from minidist.formulas.asked import Asked
+from minidist.formulas.needs import Needs
 from minidist.memory.partition import best, partitions
 from minidist.papers import chen, zero_offload
 
 DOWN, UP = "device to host", "host to device"
+PASSES, UPDATE = 1 + 2, 4  # the time of a unit's two passes, and of its update
 
 
 def memory_claims(run: Run) -> list[Claim]:
@@ -70,15 +77,13 @@ def link_claims(run: Run) -> list[Claim]:
     ]
 
 
-def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
-    """What the last step that updated took on the logical clock. No claim if steps overflowed, because they take less.
-
-    passes, update: the time of one unit's passes, and of its update, in units of time.
-    """
+def time_claims(run: Run) -> list[Claim]:
+    """What the last step that updated took on the logical clock. No claim if steps overflowed, because they take
+    less."""
     if any(rank["skipped"] for rank in run.counted):
         return []
     units, delayed = run.model.layers + 2, run.delayed_update is not None  # 2: the embedding and the head
-    expected = zero_offload.step_time(passes * units * run.accumulate, update * units, delayed)
+    expected = zero_offload.step_time(PASSES * units * run.accumulate, UPDATE * units, delayed)
     formula = "max(P, U)" if delayed else "P + U"
     counted = [rank["step time"] for rank in run.counted]
     return [on_each_rank("Offload §5.2", "time of a step", formula, expected, counted, "units of time")]
@@ -94,3 +99,36 @@ def optimum_claims() -> list[Claim]:
         Claim("Offload §3.4", "least on the device", "16M / 8", least, optimal[0].device, "M"),
         Claim("Offload §3.5", "ways to do both", "1", 1, len(optimal), "ways"),
     ]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
+    on_host = {"optimizer": 0.0} if asked.zero == 1 else {"gradients": 0.0, "optimizer": 0.0}
+    if below(asked):  # the largest shard, while it is gathered
+        on_host["parameters"] = asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks
+    return [need.but(**on_host) for need in formulas.needs(asked)]
+
+
+def claims(run: Run) -> list[Claim]:
+    """What the papers say about this run, next to what it held, sent and moved; and about the optimum."""
+    stage, passing = run.zero, []
+    if stage > 1:  # whole units, for a moment: gradients, and in stage 3 also parameters
+        passing.append(peak_claim(run, "arithmetic", "device: transient", buckets=stage - 1))
+    return [
+        *memory_claims(run),
+        *persistent_claims(run),
+        *passing,
+        peak_of_layers(run),
+        *link_claims(run),
+        *traffic_claims(run),
+        *time_claims(run),
+        *optimum_claims(),
+    ]
+
+
+class OffloadPromises(Promises):
+    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_offload_closing)
+    letters, published = staticmethod(offload_letters), staticmethod(print_offload_tables)
+
+
+PROMISES = OffloadPromises()

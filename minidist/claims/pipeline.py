@@ -6,19 +6,22 @@ from typing import Any
 from minidist.claims import shaped
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
 from minidist.claims.run import Run
-from minidist.formulas.needs import follows_formula, peaks
+from minidist.formulas.needs import follows_formula, needs, peaks
 from minidist.formulas.shares import blocks_of, stored_parameters
 from minidist.formulas.volumes import tied_volumes
 from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp.instructions import ACTIVATION, GRADIENT
-from minidist.pp.schedules import SCHEDULES
+from minidist.pp.schedules import SCHEDULES, drained
 
 
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
     pipe = run.layout
+    if drained(pipe.schedule, run.save_every):
+        return []
     made = bubble_claims(run) if SCHEDULES[pipe.schedule].flushes else version_claims(run)
     if not pipe.replicas:  # for stages of several workers the papers give no formulas
         made += in_flight_claims(run)
@@ -319,3 +322,10 @@ def letters(run: Run) -> Letters:
         "l": "layers of a stage",
         "f": "micro-batches in flight",
     }
+
+
+class PipelinePromises(Promises):
+    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
+
+
+PROMISES = PipelinePromises()

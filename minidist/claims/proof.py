@@ -29,7 +29,6 @@ from minidist.nn.optim import clipping_factor
 
 Array = np.ndarray
 
-PHASE = "proof"
 GRADIENT = "gradient of "
 TOLERANCE = 1e-11  # relative, in float64: a sum in another order is off by about 1e-15
 # Of the run's first loss: relative, and for a loss below 1 absolute, by how the run computes.

@@ -7,11 +7,13 @@ import numpy as np
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims
 from minidist.cli.tables import make_table, say, show
 from minidist.formulas import experts
 from minidist.formulas.activations import all_keep
+from minidist.formulas.needs import needs
 from minidist.formulas.shares import Share, count_forwards, shares_of, states_of
 from minidist.formulas.volumes import data_elements, expert_volumes
 from minidist.papers import chen, deepspeed_moe, mixtral, switch
@@ -196,3 +198,15 @@ def print_tables() -> None:
     for figure in deepspeed_moe.FIGURES:
         table.add_row(f"DeepSpeed-MoE {figure.cell}", figure.shown(), figure.printed, "", "")
     show("Published mixtures, by the formula that checked this run", table)
+
+
+class ExpertPromises(Promises):
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    letters, published = staticmethod(letters), staticmethod(print_tables)
+
+    def closing(self, run: Run) -> None:
+        print_closing(run)
+        print_reached(run)
+
+
+PROMISES = ExpertPromises()

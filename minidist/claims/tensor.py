@@ -5,9 +5,12 @@ from dataclasses import replace
 
 from minidist.claims.activations import activation_formula, formula_of_layers, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.promises import Promises
+from minidist.claims.published import print_activations_tables, tensor_letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims, whole_states
 from minidist.formulas.activations import all_keep
+from minidist.formulas.needs import needs
 from minidist.formulas.shares import Share, shares_of
 from minidist.formulas.tensor import (
     GATHERS,
@@ -122,3 +125,11 @@ def total_claims(run: Run, volumes: Sequence[Volume], beside: Mapping[str, Left]
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
     expected += sum(promised for _, promised in beside.values())
     return [*claims, *nothing_else(run, expected, sum(run.sent_in("control")) if stamps else 0)]
+
+
+class TensorPromises(Promises):
+    claims, needs = staticmethod(claims), staticmethod(needs)
+    letters, published = staticmethod(tensor_letters), staticmethod(print_activations_tables)
+
+
+PROMISES = TensorPromises()

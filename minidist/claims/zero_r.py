@@ -2,6 +2,8 @@
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
+from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Run
 from minidist.claims.tensor import collectives, lettered, total_claims, volume_claim
 from minidist.claims.zero import states_claims
@@ -13,6 +15,7 @@ from minidist.formulas.residual import (
     data_volumes,
     gathered_at_once,
     is_cut,
+    needs,
     shared_parameters,
 )
 from minidist.formulas.shares import shares_of, states_of, stored_parameters
@@ -135,3 +138,11 @@ def print_closing(run: Run) -> None:
     fused, constant = p * psi, p * buffer_size(run.bucket_size or psi, d, psi)
     if fused > constant:
         say(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
+
+
+class ZeRORPromises(Promises):
+    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
+    closing, published = staticmethod(print_closing), staticmethod(print_zero_table_2)
+
+
+PROMISES = ZeRORPromises()

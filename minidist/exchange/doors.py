@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from minidist import UsageError
-from minidist.exchange import run as one_process
 from minidist.mpi import environment, stops
 from minidist.mpi.comm import Comm
 from minidist.system import unix
@@ -38,12 +37,13 @@ def run(
 
     if ranks is not None and launched:
         prepare = refuse
-    elif ranks is not None and 1 <= ranks <= environment.MOST_HERE:
-        one_process.run(main, prepare, ranks, stops.timeout_in(arguments, timeout))
     elif ranks is None and not launched:
         main = alone
-    if not launched and without_mpi:
-        one_process.run(main, prepare, 1, 0)
+    here = ranks if not launched and ranks is not None and 1 <= ranks <= environment.MOST_HERE else None
+    if here or (not launched and without_mpi):
+        from minidist.exchange import run as one_process
+
+        one_process.run(main, prepare, here or 1, stops.timeout_in(arguments, timeout) if here else 0)
     from minidist.mpi import run as processes
 
     processes.run(main, prepare, timeout, can_go_on)

@@ -8,7 +8,6 @@ from typing import Any
 
 from minidist.formulas.profile import PAPER, Profile
 from minidist.layout import Layout, Place
-from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
 from minidist.papers.models import Model
 
@@ -142,7 +141,11 @@ class Asked:
     @property
     def passes(self) -> int:
         """The micro-batches of a step that pass through a rank's units: in a crossed pipeline, half of all."""
-        return self.accumulate // (pipelines.copies(self.layout.schedule) if self.layout.pp > 1 else 1)
+        if self.layout.pp == 1:
+            return self.accumulate
+        from minidist.papers import pipelines  # nine papers
+
+        return self.accumulate // pipelines.copies(self.layout.schedule)
 
     @property
     def dividing(self) -> int:

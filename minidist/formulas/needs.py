@@ -6,9 +6,9 @@ but the need of the fullest moment below. While one micro-batch is at work in a 
 `flights.py` counts them, and those that wait for W alone hold what `postponed.py` says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
@@ -60,7 +60,10 @@ class Needs(NamedTuple):
         return self._replace(kinds=self.kinds | kinds, total=self.total + more)
 
 
-Estimate = Callable[[Asked], list[Needs]]
+class Estimate(Protocol):
+    """A formula for what each rank's device will need."""
+
+    def __call__(self, run: Asked, /) -> list[Needs]: ...
 
 
 def needs(run: Asked) -> list[Needs]:

@@ -224,3 +224,8 @@ SCHEDULES = {
     "vertical-sync": Schedule("Narayanan et al., PipeDream, 2019: vertical sync", vertical_sync, flushes=False),
     "2bw": Schedule("Narayanan et al., PipeDream-2BW, 2021", two_bw, flushes=False, at_least=lambda p: p),
 }
+
+
+def drained(schedule: str, save_every: int | None) -> bool:
+    """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
+    return bool(save_every and not SCHEDULES[schedule].flushes)

@@ -1,1 +1,1 @@
-"""Each chapter as a program: one value with its options, its engine and its papers' promises (`chapter.py`)."""
+"""Each chapter as a program: one value with its options and its engine (`chapter.py`)."""

@@ -1,8 +1,9 @@
 """A chapter as a value, which turns an algorithm into a program.
 
 `minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in a class of a kind below, which options
-it has, which engine they ask for, and what the paper promises; its one value is CHAPTER. All code that runs chapters,
-or needs something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+it has, and which engine they ask for; its one value is CHAPTER. All code that runs chapters, or needs something from
+each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`. What the paper promises is a value,
+too, PROMISES in `minidist/claims/zero3.py`, which is loaded where it is used.
 
 From the command line to the engine an option goes one way. `read` parses, once, into frozen dataclasses: model,
 training, files, and the chapter's own. `layout` says how these lay out the ranks. `command.prepare` checks what all
@@ -12,13 +13,10 @@ chapters share, and makes a Job. `make` makes the engine from the Job.
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, Generic, NoReturn, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn
 
 from minidist import command, contents
-from minidist.claims.claim import Claim
-from minidist.claims.letters import Letters
-from minidist.claims.run import Run
 from minidist.cli.fields import fill, parse
 from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, in_one_process
@@ -26,22 +24,17 @@ from minidist.cli.shared import Line, Own, fill_shared
 from minidist.command import Job
 from minidist.engine import Engine
 from minidist.exchange.doors import run
-from minidist.formulas.asked import Asked
-from minidist.formulas.needs import Needs
 from minidist.layout import Layout
 from minidist.nn.optim import Optimizer
-from minidist.programs.proof import prove
-from minidist.programs.report import say_needs, train_and_report
+from minidist.programs.run import train_and_report
 from minidist.programs.serial import PLAIN, Serial
 from minidist.train import Alone, Driver
 
+if TYPE_CHECKING:
+    from minidist.claims.promises import Estimate, Promises
+    from minidist.claims.run import Run
+
 Counted = dict[str, Any]
-
-
-class Estimate(Protocol):
-    """A formula for what each rank's device will need."""
-
-    def __call__(self, asked: Asked, /) -> list[Needs]: ...
 
 
 class Program(Generic[Own]):
@@ -94,21 +87,16 @@ class Training(Program[Own]):
 
 
 class Chapter(Training[Own]):
-    """A chapter that trains in the common loop: how a command line becomes an engine, and what its papers promise."""
+    """A chapter that trains in the common loop: how a command line becomes an engine."""
 
     pooled = True
-    whole_run: ClassVar[bool] = False  # whether its claims are about all steps together, not about one
+    promised: ClassVar[str] = ""  # the file in claims/ with its papers' promises; "": it has the chapter's name
     states: ClassVar[int] = 16  # the least bytes that memory must hold per parameter, with gradient and optimizer state
-    needs: ClassVar[Estimate | None] = None  # what each rank's device will need, by formula
 
     # ---- what a chapter says ----------------------------------------------------------------------------------------
 
     def make(self, job: Job[Own], comm: Any) -> Driver:
         """The engine, or what drives one (a pipeline)."""
-        raise NotImplementedError
-
-    def claims(self, run: Run) -> list[Claim]:
-        """What its papers say about a run, and what was counted."""
         raise NotImplementedError
 
     def layout(self, line: Line[Own], ranks: int) -> Layout:
@@ -130,16 +118,9 @@ class Chapter(Training[Own]):
         """How one process does the same; None: it is one."""
         return PLAIN
 
-    def letters(self, run: Run) -> Letters:
-        """What the letters of its claims' formulas mean."""
-        return {}
-
-    def closing(self, run: Run) -> None:
+    def closing(self, run: "Run") -> None:
         """Printed below the claims: what else is to be said of this run."""
-
-    def published(self) -> None:
-        """Printed with --published: the papers' own tables, by the formulas that checked the run."""
-        print("Figures of its papers: python -m minidist papers --run")
+        self.promises.closing(run)
 
     def title(self, job: Job[Own]) -> str:
         """Above a picture of what a rank holds."""
@@ -150,6 +131,17 @@ class Chapter(Training[Own]):
         return {}
 
     # ---- what is done with it ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def promises(self) -> "Promises":
+        """What its papers promise."""
+        found: Promises = importlib.import_module(f"minidist.claims.{self.promised or self.name}").PROMISES
+        return found
+
+    @property
+    def needs(self) -> "Estimate | None":
+        """What each rank's device will need, by formula."""
+        return self.promises.needs
 
     def job(
         self,
@@ -179,8 +171,13 @@ class Chapter(Training[Own]):
 
     def driver(self, comm: Any, job: Job[Own]) -> Driver:
         """Make the driver; first print how much device memory it will need, and prove its numbers."""
-        say_needs(job, comm, self.needs)
-        if serial := self.serial(job):
+        if comm.rank == 0 and job.files.device_memory is not None and not job.files.quiet:
+            from minidist.programs.report import say_needs
+
+            say_needs(job, self.needs)
+        if (serial := self.serial(job)) and job.training.prove is not False:
+            from minidist.programs.proof import prove
+
             job.proof = prove(comm, job, self.make, serial)
         return self.make(job, comm)
 

@@ -1,4 +1,4 @@
-"""Context parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/context.py`)."""
+"""Context parallelism as a program: its options."""
 
 import itertools
 from contextlib import suppress
@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, context_parallel, train
-from minidist.claims.context import attention_bytes, claims, letters, print_closing
-from minidist.claims.described import described
 from minidist.cli.fields import output, part, whole
 from minidist.cli.paths import write_json, write_output
 from minidist.cli.shared import Line
@@ -17,7 +15,6 @@ from minidist.cp.compare import SchemeMeasure, draw, in_context, print_rows
 from minidist.cp.watch import AttentionClock, Unwatched
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -52,8 +49,7 @@ def watch_forward(job: Job, engine: Engine) -> AttentionClock:
 
 class ContextParallelChapter(Chapter[SequenceOptions]):
     name, doc, options = "context_parallel", context_parallel.__doc__, SequenceOptions
-    claims, needs = staticmethod(claims), staticmethod(needs)
-    letters, closing = staticmethod(letters), staticmethod(print_closing)
+    promised = "context"
     cases = {
         "": "",
         "all-gather": "--scheme all-gather --positions contiguous",
@@ -113,6 +109,9 @@ class ContextParallelChapter(Chapter[SequenceOptions]):
         if everyone is None:
             return None
         forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
+        from minidist.claims.context import attention_bytes
+        from minidist.claims.described import described
+
         promised = attention_bytes(described(self.name, made, made.layout, made.vocabulary))
         return SchemeMeasure(how.scheme, how.positions, forward, backward, promised, pairs, ended, kept, blocks, spans)
 

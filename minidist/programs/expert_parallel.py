@@ -1,23 +1,19 @@
-"""Expert parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/routed.py`)."""
+"""Expert parallelism as a program: its options."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from minidist import UsageError, expert_parallel
-from minidist.claims import routed
-from minidist.claims.run import Run
 from minidist.cli.fields import option, output, part, whole
 from minidist.cli.options import at_least
 from minidist.cli.shared import Line, MixtureOptions
 from minidist.cli.tables import make_table, say, show
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.ep.compare import compare
 from minidist.ep.count import count as count_experts
 from minidist.expert_parallel import count_copies, limit_hosts
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -30,6 +26,9 @@ from minidist.papers.models import Model
 from minidist.programs.axes import check_mixture, choose_ep, choose_hosts, stage_option
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
+
+if TYPE_CHECKING:
+    from minidist.claims.run import Run
 
 DRAWN = 8_000  # tokens whose routing is drawn at random, on all ranks together
 HERE = "this layout"
@@ -87,11 +86,10 @@ def draw(of: Hosts, own: int, rank: int, ranks: int) -> list[int]:
     return [len(prob), *free, kept[1]]
 
 
-def print_hosts(run: Run) -> None:
+def print_hosts(run: "Run") -> None:
     """Print how many copies of a token leave its host: with this run's routers, and with a uniformly random router in
     this layout and in DeepSeek-V3's."""
     hosts = len(run.counted[0]["hosts"])
-    routed.print_reached(run)
     print()
     tokens = sum(sum(rank["hosts"]) for rank in run.counted)
     mine = np.sum([rank["leave"] for rank in run.counted], axis=0) / tokens
@@ -143,8 +141,7 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
 
 class ExpertParallelChapter(Chapter[ExpertOptions]):
     name, doc, options = "expert_parallel", expert_parallel.__doc__, ExpertOptions
-    claims, needs = staticmethod(routed.claims), staticmethod(needs)
-    letters, published = staticmethod(routed.letters), staticmethod(routed.print_tables)
+    promised = "routed"
     cases = {"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"}
 
     def layout(self, line: Line[ExpertOptions], ranks: int) -> Layout:
@@ -164,7 +161,11 @@ class ExpertParallelChapter(Chapter[ExpertOptions]):
 
     def work(self, comm: Any, prepared: Job[ExpertOptions]) -> int:
         """Train, or compare two models."""
-        return compare(prepared, self.make, comm) if prepared.own.against_dense else self.train(comm, prepared)
+        if not prepared.own.against_dense:
+            return self.train(comm, prepared)
+        from minidist.ep.compare import compare
+
+        return compare(prepared, self.make, comm)
 
     def count(self, job: Job[ExpertOptions], engine: Any) -> dict[str, Any]:
         """What the routers have decided, and where a uniformly random router would send this rank's tokens."""
@@ -175,8 +176,8 @@ class ExpertParallelChapter(Chapter[ExpertOptions]):
             found["drawn"] = {name: draw(of, int(place * of.hosts), comm.rank, comm.size) for name, of in drawn}
         return found
 
-    def closing(self, run: Run) -> None:
-        routed.print_closing(run)
+    def closing(self, run: "Run") -> None:
+        super().closing(run)
         if run.counted[0]["hosts"]:
             print_hosts(run)
 

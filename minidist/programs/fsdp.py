@@ -1,4 +1,4 @@
-"""FSDP as a program: its strategies, their options, and what the paper says of its runs (`minidist/claims/fsdp.py`)."""
+"""FSDP as a program: its strategies, and their options."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,20 +7,12 @@ from typing import Any
 import numpy as np
 
 from minidist import UsageError, fsdp
-from minidist.claims import fsdp as papers
-from minidist.claims import routed
-from minidist.claims.activations import peak_of_layers
-from minidist.claims.claim import Claim
-from minidist.claims.context import attention_claims
-from minidist.claims.run import Run
 from minidist.cli.fields import choice, flag, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.data_parallel import DataParallel
 from minidist.engine import Settings
 from minidist.ep.count import count as count_experts
-from minidist.formulas.context import Blocks, blocks
-from minidist.formulas.shares import shares_of
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Linear, Unit
@@ -86,22 +78,6 @@ def lay_out(o: FSDPOptions, ranks: int) -> Layout:
     return Layout(dp=dp, cp=o.cp, hosts=dp // shard, ep=ep)
 
 
-def claims(run: Run) -> list[Claim]:
-    """FSDP's claims, and those of context ranks and of experts, if there are any."""
-    shares, mixture = shares_of(run), run.model.experts > 0
-    held = routed.activations(run, shares) if mixture else [peak_of_layers(run)]
-    if run.layout.cp == 1 and not mixture:
-        return papers.claims(run, held)
-    on_way, added, others = list[Blocks](), 0.0, list[Claim]()
-    if run.layout.cp > 1:
-        on_way = blocks(run, validates=run.validate > 0)
-        others, added = attention_claims(run)
-    if mixture:
-        others += [*routed.all_to_alls(run, shares), *routed.exchanges(run, shares), *routed.routing(run)]
-        added += routed.bytes_sent(run, shares)
-    return [*papers.claims(run, held, on_way, added), *others]
-
-
 def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
     """Elements of a linear layer that this rank holds, if all ranks divide it: the paper's figure 3."""
     unit = Unit()
@@ -113,8 +89,6 @@ def hold_linear(comm: Comm, inputs: int, outputs: int) -> float:
 
 class FSDPChapter(Chapter[FSDPOptions]):
     name, doc, options = "fsdp", fsdp.__doc__, FSDPOptions
-    claims, letters = staticmethod(claims), staticmethod(papers.letters)
-    closing, published = staticmethod(papers.print_closing), staticmethod(papers.print_figures)
     cases = {
         **{name: f"--forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
         "context": "--cp {axis}",

@@ -1,19 +1,15 @@
-"""ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
+"""ZeRO-Infinity as a program: its options."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, infinity
-from minidist.claims.infinity import bandwidth_table, claims, letters, print_closing, print_tables
 from minidist.cli.fields import first_given, flag, option, path_to
 from minidist.cli.options import memory_size
 from minidist.cli.paths import check_room
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
 from minidist.engine import Settings
-from minidist.formulas import needs as formulas
-from minidist.formulas.asked import Asked
-from minidist.formulas.needs import Needs
 from minidist.memory.files import SwapFile
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
@@ -54,23 +50,8 @@ def swap_file(units: list[Unit], settings: Settings, option: str, folder: str | 
     return swap
 
 
-def needs(asked: Asked) -> list[Needs]:
-    """What a run will need of each rank's device: of stage 3's parameters two shards, of the largest unit."""
-    p, psi, largest = asked.bytes.stored, asked.model.parameters(asked.ranks), max(asked.model.units(asked.ranks))
-    parameters = 2 * p * largest / asked.ranks if asked.zero == 3 else p * psi
-    states = {
-        "parameters": parameters,
-        "gradients": asked.gradient_bytes * psi if asked.zero == 1 else 0,
-        "optimizer": 0,
-    }
-    return [need.but(**states) for need in formulas.needs(asked)]
-
-
 class InfinityChapter(Chapter[InfinityOptions]):
     name, doc, options = "infinity", infinity.__doc__, InfinityOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
-    published, letters = staticmethod(print_tables), staticmethod(letters)
-
     states = 2
     cases = {f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)}
 
@@ -89,6 +70,8 @@ class InfinityChapter(Chapter[InfinityOptions]):
         """Measure the disks' bandwidth, or train; the file's room is given back at the end."""
         with prepared.reserved as swap:  # also around making the model, which may not fit
             if prepared.own.bandwidth_table:
+                from minidist.claims.infinity import bandwidth_table
+
                 ways = infinity.fetch_shards, infinity.fetch_from_owner
                 return bandwidth_table(comm, swap, *ways, prepared.files.json)
             return self.train(comm, prepared)

@@ -1,21 +1,14 @@
-"""Local SGD as a program: its options, and what the papers say of its runs."""
+"""Local SGD as a program: its options."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, local_sgd
-from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
-from minidist.claims.proof import PHASE
-from minidist.claims.published import print_zero_closing, print_zero_tables, zero_letters
-from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims
 from minidist.cli.fields import first_given, option, whole
 from minidist.cli.options import within
 from minidist.command import Job
-from minidist.papers import local_sgd as paper
 from minidist.programs.chapter import Chapter
-from minidist.programs.serial import Averaged, Serial
+from minidist.programs.serial import PHASE, Averaged, Serial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,23 +18,9 @@ class LocalSGDOptions:
     outer_momentum: float = option(0.0, within(0, 1), "X", "and Nesterov momentum; its paper: 0.9")
 
 
-def claims(run: Run) -> list[Claim]:
-    o, wide = run.averaging, 8 if run.precision == "fp64" else 4  # the optimizer's copy is averaged
-    psi, sent = run.model.parameters(run.ranks), [counted["sent"] for counted in run.counted]
-    volume = wide * paper.volume(psi, run.ranks, len(run.loss), o.every)
-    outer = paper.outer(psi, o.lr, o.momentum, wide)
-    formula = f"{2 * wide}Ψ" if outer else "0"
-    return [
-        *memory_claims(run, stage=0),
-        on_each_rank("DiLoCo §2", "outer optimizer", formula, outer, run.memory_of("outer"), "bytes"),
-        on_each_rank("Stich §1", "sent, in T steps", f"⌈T/H⌉·{wide}·2Ψ(N-1)/N", volume, sent, "bytes"),
-    ]
-
-
 class LocalSGDChapter(Chapter[LocalSGDOptions]):
     name, doc, options = "local_sgd", local_sgd.__doc__, LocalSGDOptions
     defaults = {"precision": "fp32"}
-    claims, whole_run = staticmethod(claims), True
     cases = {"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"}
 
     def checked(self, job: Job[LocalSGDOptions]) -> Job[LocalSGDOptions]:
@@ -66,11 +45,6 @@ class LocalSGDChapter(Chapter[LocalSGDOptions]):
         ever = engine.comm.ledger.ever().items()
         steps = {key: n for key, n in ever if key[1] != PHASE}
         return {"sent": sum(n for (kind, *_, unit), n in steps.items() if (kind, unit) == ("payload", "bytes"))}
-
-    closing, published = staticmethod(print_zero_closing), staticmethod(print_zero_tables)
-
-    def letters(self, run: Run) -> Letters:
-        return {"T": "steps", "H": "steps from one averaging to the next (--every)", **zero_letters(run)}
 
 
 CHAPTER = LocalSGDChapter()

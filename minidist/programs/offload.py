@@ -1,45 +1,18 @@
-"""ZeRO-Offload as a program: its options, and what the papers say of its runs (`minidist/claims/offload.py`)."""
+"""ZeRO-Offload as a program: its options."""
 
 import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minidist import UsageError, offload
-from minidist.checkpoints import checkpoint
-from minidist.claims import published as tables
-from minidist.claims.activations import peak_of_layers
-from minidist.claims.claim import Claim
-from minidist.claims.offload import below, link_claims, memory_claims, optimum_claims, time_claims
-from minidist.claims.run import Run
-from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
+from minidist import UsageError, checkpoints, offload
 from minidist.cli.fields import choice, option, part, whole
 from minidist.cli.shared import FileOptions
 from minidist.command import Job
-from minidist.formulas import needs as formulas
-from minidist.formulas.asked import Asked
-from minidist.formulas.needs import Needs
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import PLAIN, Delayed, Serial
 from minidist.programs.zero3 import LimitOptions, check_limits
 from minidist.zr.limits import limited
-
-
-def claims(run: Run) -> list[Claim]:
-    """What the papers say about this run, next to what it held, sent and moved; and about the optimum."""
-    stage, passing = run.zero, []
-    if stage > 1:  # whole units, for a moment: gradients, and in stage 3 also parameters
-        passing.append(peak_claim(run, "arithmetic", "device: transient", buckets=stage - 1))
-    return [
-        *memory_claims(run),
-        *persistent_claims(run),
-        *passing,
-        peak_of_layers(run),
-        *link_claims(run),
-        *traffic_claims(run),
-        *time_claims(run, offload.FORWARD + offload.BACKWARD, offload.UPDATE),
-        *optimum_claims(),
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +32,15 @@ def check_places(own: OffloadOptions) -> None:
 
 def check_delay(after: int | None, files: FileOptions, steps: int) -> None:
     """Raise UsageError for fewer than two steps after N: the first late update is made in the second."""
-    begun = checkpoint.opened(files.load).state["steps"] if files.load else 0
+    begun = checkpoints.opened(files.load).state["steps"] if files.load else 0
     if after is not None and steps < max(after, begun) + 2:
         raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
     if after is not None and files.save_every == 1:
         raise UsageError("--delayed-update: a checkpoint waits for the update, so --save-every must be 2 or more")
 
 
-def needs(asked: Asked) -> list[Needs]:
-    """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
-    on_host = {"optimizer": 0.0} if asked.zero == 1 else {"gradients": 0.0, "optimizer": 0.0}
-    if below(asked):  # the largest shard, while it is gathered
-        on_host["parameters"] = asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks
-    return [need.but(**on_host) for need in formulas.needs(asked)]
-
-
 class OffloadChapter(Chapter[OffloadOptions]):
     name, doc, options = "offload", offload.__doc__, OffloadOptions
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(tables.print_offload_closing)
-    letters, published = staticmethod(tables.offload_letters), staticmethod(tables.print_offload_tables)
-
     cases = {f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)} | {
         "all": "--zero 3 --parameters host"
     }

@@ -1,4 +1,4 @@
-"""The grid as a program: its options, and what the papers say of its runs (`minidist/claims/grid.py`)."""
+"""The grid as a program: its options."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, parallel3d
-from minidist.claims.grid import claims, letters, print_closing
-from minidist.claims.published import print_ptd
 from minidist.cli.fields import choice, first_given, output, part, whole
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.ep.count import count as count_experts
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
@@ -110,8 +107,7 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
 
 class Parallel3DChapter(Chapter[GridOptions]):
     name, doc, options = "parallel3d", parallel3d.__doc__, GridOptions
-    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
-    closing, published = staticmethod(print_closing), staticmethod(print_ptd)
+    promised = "grid"
     ranks = (8,)
     cases = {
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},

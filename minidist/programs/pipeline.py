@@ -1,5 +1,4 @@
-"""Pipelines as a program: its options, what the papers say of its runs (`minidist/claims/pipeline.py`), and what it
-does in place of training: a schedule drawn, a published table."""
+"""Pipelines as a program: its options, and what it does in place of training: a schedule drawn, a published table."""
 
 import argparse
 import math
@@ -8,16 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, command, pipeline
-from minidist.claims import pipeline as promised
-from minidist.claims.claim import Claim
-from minidist.claims.run import Run
 from minidist.cli.fields import choice, flag, option, output, parse, whole
 from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, within
 from minidist.cli.paths import check_writable
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -28,7 +23,7 @@ from minidist.pp import balance, zero_bubble
 from minidist.pp.best import choose
 from minidist.pp.draw import Sizes, draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, Staging, cut, few_micro_batches, fit
-from minidist.pp.schedules import SCHEDULES
+from minidist.pp.schedules import SCHEDULES, drained
 from minidist.programs.chapter import Chapter
 from minidist.programs.clocks import show_clocks
 from minidist.programs.serial import Delayed, Serial
@@ -117,11 +112,6 @@ def check_updates(schedule: str, training: TrainingOptions) -> None:
         raise UsageError(f"{schedule} updates each stage on its own: use --precision fp32")
 
 
-def drained(schedule: str, save_every: int | None) -> bool:
-    """Whether a stream without a flush is interrupted to be saved. The papers' claims are about uninterrupted ones."""
-    return bool(save_every and not SCHEDULES[schedule].flushes)
-
-
 def print_drained(save_every: int | None) -> None:
     """Print why there are no claims."""
     print(f"\nTo be saved, the pipeline was drained after every {save_every} steps.")
@@ -130,7 +120,6 @@ def print_drained(save_every: int | None) -> None:
 
 class PipelineChapter(Chapter[PipelineOptions]):
     name, doc, options = "pipeline", pipeline.__doc__, PipelineOptions
-    needs, letters = staticmethod(needs), staticmethod(promised.letters)
     cases = {name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY}
 
     def parser(self) -> Parser:
@@ -208,9 +197,6 @@ class PipelineChapter(Chapter[PipelineOptions]):
             return Delayed(small.units, small.settings, version)
 
         return Serial(make, steps=2 + -(-job.layout.pp // (few or 1)), plain=False, micro_batches=few)
-
-    def claims(self, run: Run) -> list[Claim]:
-        return [] if drained(run.layout.schedule, run.save_every) else promised.claims(run)
 
     def title(self, job: Job[PipelineOptions]) -> str:
         return f"{self.name}, {job.own.schedule}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.checkpoints import checkpoint
+from minidist import checkpoints
 from minidist.claims import proof as proofs
 from minidist.claims.described import described
 from minidist.claims.proof import Proof, Size
@@ -14,7 +14,7 @@ from minidist.command import Job
 from minidist.engine import Engine
 from minidist.memory import kernel
 from minidist.nn.precision import PRECISIONS
-from minidist.programs.serial import Serial, units_of
+from minidist.programs.serial import PHASE, Serial, units_of
 
 
 def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) -> Proof | None:
@@ -23,14 +23,14 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
 
     make: the chapter's own layout, of a job. serial: its serial form."""
     training, load = job.training, job.files.load
-    begun = checkpoint.opened(load).state["steps"] if load else 0
+    begun = checkpoints.opened(load).state["steps"] if load else 0
     if training.prove is False or training.steps <= begun:
         return None
     asked = described(job.chapter, job, job.layout, job.vocabulary)
     size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
     if training.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
-    with comm.phase(proofs.PHASE, closed=True):
+    with comm.phase(PHASE, closed=True):
         made = compare(comm, job, shrunk(job, size, begun, serial.own or job.own), size, make, serial)
     if job.began:  # --witness
         kernel.forget_most()
@@ -45,7 +45,7 @@ def compare(
 
     def loaded(driver: Any) -> Any:
         if job.files.load:
-            checkpoint.load(job.files.load, driver.engine)
+            checkpoints.load(job.files.load, driver.engine)
         return driver
 
     begun = small.training.steps - size.steps

@@ -38,6 +38,7 @@ class Serial:
 
 
 PLAIN = Serial()
+PHASE = "proof"  # what a proof sends: outside the claims about a step
 
 
 # ---- gradients of older weights --------------------------------------------------------------------------------------

@@ -1,16 +1,13 @@
-"""Tensor parallelism as a program: its options, and what the papers say of its runs (`minidist/claims/tensor.py`)."""
+"""Tensor parallelism as a program: its options."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from minidist import tensor_parallel
-from minidist.claims.published import print_activations_tables, tensor_letters
-from minidist.claims.tensor import claims
 from minidist.cli.fields import flag
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.programs.axes import check_tensor, sequence_flag
 from minidist.programs.chapter import Chapter
@@ -25,8 +22,7 @@ class TensorOptions:
 
 class TensorParallelChapter(Chapter[TensorOptions]):
     name, doc, options = "tensor_parallel", tensor_parallel.__doc__, TensorOptions
-    claims, needs = staticmethod(claims), staticmethod(needs)
-    letters, published = staticmethod(tensor_letters), staticmethod(print_activations_tables)
+    promised = "tensor"
     count = staticmethod(count_with_dropout)
     cases = {"": "", "sequence": "--sequence-parallel"}
 

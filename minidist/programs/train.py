@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError, train
-from minidist.claims.claim import Claim
-from minidist.claims.run import Run
 from minidist.cli.fields import part
 from minidist.cli.shared import Line, MixtureOptions
 from minidist.command import Job
 from minidist.engine import Engine
-from minidist.formulas.needs import needs
 from minidist.layout import Layout
 from minidist.mpi import environment
 from minidist.programs.axes import check_mixture
@@ -25,7 +22,6 @@ class SerialOptions:
 
 class SerialChapter(Chapter[SerialOptions]):
     name, doc, options = "train", train.__doc__, SerialOptions
-    needs = staticmethod(needs)
     cases = {}
 
     def layout(self, line: Line[SerialOptions], ranks: int) -> Layout:
@@ -36,9 +32,6 @@ class SerialChapter(Chapter[SerialOptions]):
 
     def make(self, job: Job[SerialOptions], comm: Any) -> Engine:
         return Engine(job.units, job.settings)
-
-    def claims(self, run: Run) -> list[Claim]:
-        return []  # nothing is shared
 
     def serial(self, job: Job[SerialOptions]) -> None:
         return None

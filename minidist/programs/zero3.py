@@ -1,18 +1,11 @@
-"""ZeRO-3 as a program: its options, and what the paper says of its runs."""
+"""ZeRO-3 as a program: its options."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minidist import UsageError, zero3
-from minidist.claims.activations import peak_of_layers
-from minidist.claims.claim import Claim
-from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
 from minidist.cli.fields import first_given, flag, part, whole
 from minidist.command import Job
-from minidist.formulas import needs as formulas
-from minidist.formulas.asked import Asked
-from minidist.formulas.needs import Needs
 from minidist.programs.axes import buckets
 from minidist.programs.data_parallel import OnDataAxis
 from minidist.zr.limits import Limits, limited
@@ -52,28 +45,8 @@ def check_limits(limits: LimitOptions, recompute: str, stage: int = 3, keep_last
         raise UsageError(f"--ahead needs --recompute none, selective or full, not {recompute}")
 
 
-def needs(asked: Asked) -> list[Needs]:
-    """What every layout needs, and in addition the parameters that stay on every rank."""
-    more = asked.bytes.stored * asked.model.persistent(asked.ranks)
-    without = ("what is gathered ahead",) if asked.ahead else ()
-    return [
-        need.but(parameters=need.kinds["parameters"] + more)._replace(without=without) for need in formulas.needs(asked)
-    ]
-
-
-def claims(run: Run) -> list[Claim]:
-    return [
-        *memory_claims(run, stage=3),
-        *persistent_claims(run),
-        peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
-        peak_of_layers(run),
-        *traffic_claims(run),
-    ]
-
-
 class ZeRO3Chapter(OnDataAxis[ZeRO3Options]):
     name, doc, options = "zero3", zero3.__doc__, ZeRO3Options
-    claims, needs = staticmethod(claims), staticmethod(needs)
     cases = {"": "--recompute full"}
 
     def checked(self, job: Job[ZeRO3Options]) -> Job[ZeRO3Options]:

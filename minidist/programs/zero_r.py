@@ -1,26 +1,24 @@
-"""ZeRO-R as a program: its options, what the paper says of its runs (`minidist/claims/zero_r.py`), and in place of
-training the search for the largest model (`minidist/zr/configurations.py`)."""
+"""ZeRO-R as a program: its options, and in place of training the search for the largest model
+(`minidist/zr/configurations.py`)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, train, zero_r
-from minidist.claims.published import print_zero_table_2
-from minidist.claims.zero_r import claims, letters, print_closing
 from minidist.cli.fields import choice, first_given, flag, output, whole
 from minidist.cli.options import memory_size
 from minidist.cli.shared import FileOptions, Line, TrainingOptions
 from minidist.command import Job
 from minidist.data_parallel import DataParallel
-from minidist.formulas.residual import needs
 from minidist.layout import Layout
 from minidist.memory import plot
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.programs.axes import buckets, check_tensor, nearest_divisor, sequence_flag, stage_option
 from minidist.programs.data_parallel import OnDataAxis
-from minidist.zr import arenas, configurations
+from minidist.zr import arenas
 
+USUAL_MEMORY = "4MB"  # a device on which some layers fit
 PLACES = ("device", "partitioned", "host")
 ALONE = ("memory_plot", "save", "load", "export", "sample", "witness")  # what a training has, and a search has not
 
@@ -78,8 +76,6 @@ def check_search(own: ZeROROptions, files: FileOptions) -> None:
 class ZeRORChapter(OnDataAxis[ZeROROptions]):
     name, doc, options = "zero_r", zero_r.__doc__, ZeROROptions
     defaults = {"recompute": "full"}
-    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
-    closing, published = staticmethod(print_closing), staticmethod(print_zero_table_2)
     cases = {name: f"--activations {name}" for name in ("partitioned", "host")}
 
     def layout(self, line: Line[ZeROROptions], ranks: int) -> Layout:
@@ -102,7 +98,7 @@ class ZeRORChapter(OnDataAxis[ZeROROptions]):
         """A search needs a limit."""
         if not line.own.searches or line.files.device_memory is not None:
             return line
-        return replace(line, files=replace(line.files, device_memory=memory_size(configurations.USUAL_MEMORY)))
+        return replace(line, files=replace(line.files, device_memory=memory_size(USUAL_MEMORY)))
 
     def make(self, job: Job[ZeROROptions], comm: Comm) -> DataParallel:
         how = job.own.zero, job.own.activations, job.own.scattered, job.own.sequence_parallel
@@ -121,6 +117,8 @@ class ZeRORChapter(OnDataAxis[ZeROROptions]):
         """Search for the largest model, or train; with --arena-plot, draw the memory's addresses."""
         own = prepared.own
         if own.searches:
+            from minidist.zr import configurations
+
             return configurations.search(comm, prepared, self.fits)
         engine = self.driver(comm, prepared).engine
         with arenas.drawn(engine.device, comm, own.arena_plot, prepared.files.device_memory):

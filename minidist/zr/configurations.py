@@ -32,7 +32,6 @@ CONFIGURATIONS = (
     Configuration("C4", "P_os+g, P_a", 2, "partitioned"),
     Configuration("C5", "P_os+g, P_a+cpu", 2, "host"),
 )
-USUAL_MEMORY = "4MB"  # a device on which some layers fit
 MOST_LAYERS = 128  # where a search ends
 
 

@@ -1,0 +1,38 @@
+"""What is promised of data parallelism; and what all chapters on the data axis say."""
+
+from minidist.claims import published
+from minidist.claims.activations import peak_of_layers
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.promises import Promises
+from minidist.claims.run import Run
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.formulas.needs import needs
+
+
+class OnDataAxis(Promises):
+    needs, letters = staticmethod(needs), staticmethod(published.zero_letters)
+    closing, published = staticmethod(published.print_zero_closing), staticmethod(published.print_zero_tables)
+
+
+class DataParallelPromises(OnDataAxis):
+    def claims(self, run: Run) -> list[Claim]:
+        """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
+        held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
+        return [*held, *(traffic_claims(run) if run.reduce == "ring" else hot_spot(run))]
+
+
+def hot_spot(run: Run) -> list[Claim]:
+    """What a master and its workers send and receive."""
+    all_gradients, n = run.model.parameters(run.ranks) * run.gradient_bytes, run.ranks
+    master, *workers = run.sent_in("all-reduce gradients")
+    found = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
+    if workers:
+        found.append(on_each_rank("arithmetic", "sent by a worker", "2·Ψ", all_gradients, workers, "bytes"))
+    everything = [run.sent_by(rank) for rank in range(n)]
+    promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
+    found.append(on_each_rank("arithmetic", "total sent", "", promised, everything, "bytes"))
+    found.append(on_each_rank("arithmetic", "total received", "", promised, run.received, "bytes"))
+    return found
+
+
+PROMISES = DataParallelPromises()
