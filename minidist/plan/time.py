@@ -56,7 +56,7 @@ class Cluster:
 
 
 class Seconds(NamedTuple):
-    """Seconds of a step on the slowest stage, by kind; messages count as far as nothing hides them."""
+    """Seconds of a step on the slowest stage, by kind; messages count as far as computation does not hide them."""
 
     work: float
     again: float  # recomputation
