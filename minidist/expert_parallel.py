@@ -20,7 +20,7 @@ P of the N ranks divide the experts among them; all N share the batch. A mixture
     combine      all-to-all: their results, back to the tokens' ranks                   k·T·h·(P-1)/P
 
 The two are inverse permutations, so each one's backward is the other: four all-to-alls in a step, six if the forward
-runs again. With a capacity factor cf, ranks exchange buffers of fixed size, cf times that many rows, whether full or
+is recomputed. With a capacity factor cf, ranks exchange buffers of fixed size, cf times that many rows, whether full or
 not. Without one, they first tell each other how many rows will come.
 
 An expert's gradient is complete on the rank that holds it: the tokens of all P ranks have been there. It is summed only

@@ -15,10 +15,10 @@ Rank 0 is the master, the others are workers; a single rank is both. The input i
 one region of every map, by messages from the workers that hold them, sorts the pairs, calls `reduce` for every key, and
 renames its output file into place. The master gives each task to a worker that is free: a job takes M + R decisions.
 
-The master gives up a worker that does not answer. Its map tasks run again elsewhere, even finished ones, because their
-output was on its disk. (A worker may hang, or be stopped by a signal or by --inject. If a process dies, MPICH ends the
-whole job; --resume then continues from the committed output.) The output depends on the input alone: no matter how
-often a task runs, and on which worker, its result is the same, and the first one counts.
+The master gives up a worker that does not answer. Its map tasks are executed again elsewhere, even finished ones,
+because their output was on its disk. (A worker may hang, or be stopped by a signal or by --inject. If a process dies,
+MPICH ends the whole job; --resume then continues from the committed output.) The output depends on the input alone: no
+matter how often a task runs, and on which worker, its result is the same, and the first one counts.
 
 This chapter is long because section 3 is one algorithm from split to commit, with a master and a worker on each step.
 """
@@ -208,7 +208,7 @@ class Worker(WorkerPeer):
                 self.asked[wanted.popleft()] = NOWHERE
             for place, asked in self.asked.items():
                 holder, size = regions[place.m]
-                if holder != asked and place not in self.arrived:  # not asked for yet, or its map has run again
+                if holder != asked and place not in self.arrived:  # not asked for yet, or its map was executed again
                     self.asked[place] = holder
                     if holder != NOWHERE:
                         self.inbox.post(holder, messages.Fetch(place, min(PIECE, size - place.offset)))

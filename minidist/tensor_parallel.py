@@ -17,7 +17,7 @@ backward, one sum at its beginning, because every rank has used X. These are the
 b·s·h elements per layer. Norms, dropout and the residual stream are computed on every rank, t times in total.
 
 With --sequence-parallel a rank computes these for 1/t of the positions. f and g become an all-gather and a
-reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is held t times any more.
+reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is replicated any more.
 """
 
 from dataclasses import replace

@@ -31,8 +31,8 @@ are the same.
 
 The last unit's backward comes right after its forward. With --keep-last the unit stays gathered in between, and
 3Ψ - ψ_kept is sent; PyTorch's FSDP does this with its outermost unit. A head tied to the embedding reads the
-embedding's matrix. The embedding then stays gathered from its first use in a pass to its last: it is gathered once a
-pass, as every unit is, but held longer.
+embedding's matrix. The embedding then stays gathered from its first use in a pass to its last: it is gathered once
+per pass, as every unit is, but held longer.
 """
 
 from minidist import contents, ring

@@ -1,4 +1,4 @@
-"""checkpointing.configure and checkpointing.checkpoint: a model's own units say which part of them runs again.
+"""checkpointing.configure and checkpointing.checkpoint: a model's own units say which part of them is recomputed.
 
     class Again(GPTBlock):
         def __call__(self, x, batch):
@@ -7,10 +7,10 @@
     engine, *_ = deepspeed.initialize(model=model, config=config, comm=comm)
     checkpointing.configure(engine, checkpoint_in_cpu=True)
 
-Only x, the function's first argument, is kept for the backward, in which the function runs again: for a block, bsh
+Only x, the function's first argument, is kept for the backward, in which the function is recomputed: for a block, bsh
 elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). x is stored like ZeRO-R's checkpoints
 (`minidist/zero_r.py`), where `configure` says. If the configuration has a section activation_checkpointing,
-`initialize` makes every block run again; a model that calls `checkpoint` leaves that section out.
+`initialize` has every block recomputed; a model that calls `checkpoint` leaves that section out.
 """
 
 import sys

@@ -53,7 +53,7 @@ class ConfigPlan:
     limits: Limits = field(default_factory=Limits)  # stage 3's limits
     grad_dtype: str = "stored"  # gradients add up in the parameters' dtype, or in fp32
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
-    on_host: bool = False  # the stored inputs of blocks that run again are on the host
+    on_host: bool = False  # the stored inputs of recomputed blocks are on the host
     together: bool = False  # ... and in one buffer
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # settings that no option of a command line expresses
@@ -269,7 +269,7 @@ def _limits(config: Config, plan: ConfigPlan) -> None:
 
 
 def _checkpoints(config: Config, plan: ConfigPlan) -> None:
-    """Set where the inputs of blocks that run again are stored: in host memory, in one buffer."""
+    """Set where the inputs of recomputed blocks are stored: in host memory, in one buffer."""
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
         path = f"activation_checkpointing.{name}"

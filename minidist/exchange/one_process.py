@@ -95,7 +95,7 @@ class World:
             if operation.awaited:
                 rank = operation.rank
                 self.missing[rank] -= 1
-                if not self.missing[rank]:  # a rank that waits for two runs again when both are through
+                if not self.missing[rank]:  # a rank that waits for two goes on when both are through
                     self.turns.ready.append(rank)
 
     def poll(self, rank: int) -> None:

@@ -223,7 +223,7 @@ class WorkerPeer:
         return self.disk.folder / f"map-{m:05}"
 
     def do_a_map_meanwhile(self) -> None:
-        """This worker's reduce waits for a map that must run again. Perhaps no other worker is free to run it."""
+        """This worker's reduce waits for a map that must be repeated. Perhaps no other worker is free to run it."""
         if not self.stalled:
             self.stalled = True
             self.tell_master(messages.Stalled())

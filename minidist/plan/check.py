@@ -35,7 +35,7 @@ from minidist.plan.traffic import sent, share_across
 from minidist.pp.schedules import SCHEDULES
 from minidist.text.data import Sequences
 
-MOST = 32  # ranks that run here as threads: up to 128 are tested
+MOST = 32  # ranks that run here: up to 128 are tested
 KINDS = {  # of memory: the formulas' names, and the pools'
     **{kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends", "messages")},
     "passing": "transient",
@@ -63,7 +63,7 @@ class RankCounts(NamedTuple):
 
 
 def run(wanted: Wanted, choice: Choice) -> list[RankCounts]:
-    """Train two steps on threads; returns what each rank has counted in the second."""
+    """Train two steps on ranks of one process; returns what each rank has counted in the second."""
 
     def be_rank(comm: Comm) -> RankCounts:
         return train(comm, wanted, choice)
@@ -72,7 +72,7 @@ def run(wanted: Wanted, choice: Choice) -> list[RankCounts]:
 
 
 def train(comm: Comm, wanted: Wanted, choice: Choice) -> RankCounts:
-    """Train two steps on one rank, an MPI rank or a thread. Tokens are random: bytes do not depend on them."""
+    """Train two steps on one rank, of MPI or of this process. Tokens are random: bytes do not depend on them."""
     layout = choice.layout(wanted)
     stored = precision("mixed" if wanted.precision == "bf16" else wanted.precision)  # float16 has as many bytes
     if wanted.profile.grad_dtype == "fp32":
@@ -106,19 +106,20 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[RankCounts], per_host: i
     """Memory by kind, on the rank that differs most from its formula; then the bytes that all ranks send, by axis, and
     those of no axis. per_host: ranks of a host; if given, also the bytes that leave one."""
     asked = ask(wanted, choice, every_rank=True)
-    formulas, found = held(asked), []
+    formulas, words, found = held(asked), show.memory_words(wanted, choice), []
     for kind, name in KINDS.items():
         if kind == "messages" and choice.pp > 1:  # no formula says when MPI lets a buffer go
             continue
         pairs = [(getattr(of, kind), rank.memory[name]) for of, rank in zip(formulas, ranks, strict=True)]
-        found.append(farthest(kind, pairs))
+        found.append(farthest(words[kind].what, pairs))
     if choice.pp == choice.cp == 1:  # otherwise messages have their own peak, and the sum is only a bound
         pairs = [(of.total, rank.memory[NEEDED]) for of, rank in zip(formulas, ranks, strict=True)]
-        found.append(farthest("at a time", pairs))
+        found.append(farthest("peak", pairs))
     if choice.pp > 1:
         sizes, v = (choice.schedule, choice.pp, asked.layout.micro_batches), choice.chunks
         promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in asked.stages]
-        found.append(farthest("chunks in flight", zip(promised, (rank.flying for rank in ranks), strict=True)))
+        pairs = [(n / v, rank.flying / v) for n, rank in zip(promised, ranks, strict=True)]
+        found.append(farthest("micro-batches in flight", pairs))
     left, across = Counter[str](), Counter[str]()
     for number, rank in enumerate(ranks):
         for (phase, peer), nbytes in rank.sent.items():
@@ -212,7 +213,7 @@ def report(wanted: Wanted, row: Row, quiet: bool = False) -> int:
         sizes = [len({*part} - {0, model.layers + 1}) for part in choice.parts(model.layers)]
         layers = f"{model.layers}" if len({*sizes}) == 1 else "+".join(map(str, sizes))
         text = (
-            f"Run on {choice.ranks} ranks, which are threads{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
+            f"Run on {choice.ranks} ranks, in one process{hosts}: {words}, v {choice.chunks}, ZeRO-{choice.zero},"
             f" recompute {choice.recompute}, gradients {of.grad_dtype}, attention {of.attention}; {layers} layers,"
             f" {model.h} wide, {small.batch} sequences of {small.context}."
         ) + " Its layers are not this model's own, but a Llama's or a GPT's." * (wanted.model.other is not None)

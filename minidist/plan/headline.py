@@ -28,7 +28,7 @@ def headline(rows: Sequence[Row]) -> str:
         return f"{told}. No other layout fits."
     where = axes_in_words(other.choice)
     if not is_faster(best, other):
-        return f"{told}. {where[0].upper()}{where[1:]} are as fast, but send more, or need a higher stage of ZeRO."
+        return f"{told}, because {where}, which are as fast, send more, or need a higher stage of ZeRO."
     own, its, step = best.seconds._asdict(), other.seconds._asdict(), best.seconds.step
     more = {name: 100 * (its[name] - own[name]) / step for name in SPENT if its.get(name, 0) > own.get(name, 0)}
     most = sorted(more, key=lambda name: -more[name])[:2]

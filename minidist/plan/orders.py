@@ -7,7 +7,7 @@ GPipe and breadth-first are not tried: they take as long as 1F1B and interleaved
 of it idles between its first and its last operation, but the last stage begins p-1 forwards late, and so a step takes
 as long as with ZB-H1, which holds less. (The paper lets steps overlap, by updates that are validated afterwards.)
 
-Schedules that split the backward are tried where their formulas hold: if nothing runs again, with ZeRO-0 and ZeRO-1.
+Schedules that split the backward are tried where their formulas hold: if nothing is recomputed, with ZeRO-0 and ZeRO-1.
 """
 
 from functools import cache

@@ -120,7 +120,7 @@ def best_chunks(rows: Sequence[Row]) -> list[Row]:
 
 
 STATES, ACTIVATIONS = "model states do not fit", "model states fit, but not with activations"
-CONTEXT = "too few positions to hide the ring"
+CONTEXT = "sequence parts too short: the ring's messages would not be hidden"
 
 
 def hides_nothing(wanted: Wanted, cluster: Cluster, cp: int) -> bool:
@@ -176,7 +176,7 @@ Kind = tuple[tuple[str, int], list[int], tuple[int, int], int, str]
 
 
 def kinds_at(wanted: Wanted, per_host: int, at: Choice, limits: SearchLimits) -> Iterator[Kind]:
-    """For these sizes of the axes: schedule and chunks, micro-batches, ZeRO's stage and hosts, ep, what runs again."""
+    """For these sizes of the axes: schedule and chunks, micro-batches, ZeRO's stage and hosts, ep, recomputation."""
     if at.tp > per_host and not limits.beyond_hosts:
         return
     rows = [b for b in divisors(wanted.batch // at.dp) if b <= limits.sequences and limits.rows in (0, b)]

@@ -17,9 +17,9 @@ from minidist.plan.traffic import sent, share_across
 
 GB = 10**9
 DAY = 24 * 60 * 60
-HEAD = " #    dp tp cp  pp  ep  order ZeRO again   b    GB idle  wait  tok/s  MFU"
+HEAD = " #    dp tp cp  pp  ep  order ZeRO recomp   b    GB idle  wait  tok/s  MFU"
 SHORT = {"interleaved": "v{}", "llama3": "v{}*", "dualpipe": "dual", "dualpipe-v": "dual-v"}
-AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what runs again, in a column
+AGAIN = {"none": "none", "selective": "core", "every:1": "all"}  # what is recomputed, in a column
 
 
 def table(found: SearchResult, fit: int, wanted: Wanted, most: int, tokens: float | None) -> Iterator[str]:
@@ -40,7 +40,7 @@ def line(number: int, row: Row, wanted: Wanted, tokens: float | None) -> str:
     order = order if at.pp > 1 else "-"
     again, zero = AGAIN[at.recompute], f"{at.zero}" + (f"/{at.dp // at.hosts}" if at.hosts > 1 else "")
     waits = time.tensor + time.context + time.experts + time.pipeline + time.data
-    sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.ep:3} {order:>6} {zero:>4} {again:>5}"
+    sizes = f"{number:2} {at.dp:5} {at.tp:2} {at.cp:2} {at.pp:3} {at.ep:3} {order:>6} {zero:>4} {again:>6}"
     by_clock = at.pp == 1 or math.isclose(clocked_idle(at, m), idle(at.schedule, at.pp, m, at.chunks))
     shares = f"{100 * time.bubble / time.step:4.1f}{' ' if by_clock else '!'} {100 * waits / time.step:4.1f}"
     days = f" {tokens / row.tokens / DAY:5.1f}" if tokens else ""
@@ -57,12 +57,12 @@ def count(value: float) -> str:
 
 
 LEGEND = (
-    "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep divide the experts. The order is the "
+    "dp, tp, cp, pp: data, tensor, context ranks and stages. Of dp·cp ranks, ep share the experts. The order is the "
     "pipeline's schedule; vN: interleaved, N chunks to a stage; vN*: the same in Llama 3's groups, where p does not "
-    "divide m; dual: DualPipe. ZeRO: its stage; 3/G: divided among G ranks of a host. again: what runs again in "
+    "divide m; dual: DualPipe. ZeRO: its stage; 3/G: sharded over G ranks of a host. recomp: what is recomputed in "
     "the backward; core: attention's. b: sequences of a micro-batch. GB: of the fullest rank. idle: the bubble, by "
     "formula; each row is run on its schedule's clock, and gets a ! if that differs. "
-    "wait: for messages that nothing hides. Both are in % of the step."
+    "wait: messages not hidden behind computation. Both are in % of the step."
 )
 
 
@@ -92,7 +92,7 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
         if nbytes := getattr(held, kind):
             yield term(told.what, told.formula, nbytes, told.source)
     free = f" - {cluster.reserve / GB:g} in reserve" * bool(cluster.reserve)
-    yield term("most at a time", f"of {cluster.memory / GB:g}{free}", held.total, "")
+    yield term("peak", f"of {cluster.memory / GB:g}{free}", held.total, "")
     yield from stages(wanted, at)
     yield from traffic(row, wanted, cluster)
     yield "\nTime of a step, in seconds: a model"
@@ -100,20 +100,20 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
     yield spent("work, slowest stage", useful, time.work, "PaLM App. B")
     if at.recompute != "none":
         again = {"selective": "4bs²h a layer", "every:1": "a forward"}[at.recompute]
-        yield spent("runs again", again, time.again, "Korthikanti §5")
+        yield spent("recomputation", again, time.again, "Korthikanti §5")
     if at.pp > 1:
         bubble, source = BUBBLES.get(at.schedule, ("(p-1)/(vm)", "PTD §2.2"))
         yield spent("bubble", f"{bubble} = {idle(at.schedule, at.pp, m, at.chunks):.4f}", time.bubble, source)
     for name, ranks, formula, source in (
-        ("tensor", at.tp, "α, n/β; nothing hides it", "PTD §3.2"),
+        ("tensor", at.tp, "α, n/β; not hidden", "PTD §3.2"),
         ("context", at.cp, "not hidden by attention", "Ring Attention §3"),
-        ("experts", at.ep, "α, n/β; nothing hides it", "GShard §3"),
+        ("experts", at.ep, "α, n/β; not hidden", "GShard §3"),
         ("pipeline", at.pp, "while it fills and drains", "PTD §3.2"),
         ("data", at.dp * at.cp, "not hidden by backward", "FSDP §3.3.2"),
     ):
         if ranks > 1:
             yield spent(f"waits: {name}", formula, getattr(time, name), source)
-    yield spent("together", "", time.step, "")
+    yield spent("step", "", time.step, "")
     if at.pp > 1:
         by_clock = clocked_idle(at, m)
         yield f"  the bubble by the schedule's own clock: {by_clock:.4f} of the work"
@@ -124,9 +124,9 @@ def explain(row: Row, wanted: Wanted, cluster: Cluster, tokens: float | None) ->
 
 
 SYMBOLS = (
-    "Ψr: parameters of the rank's part of the model. Ψe: of its experts. G: ranks that divide model states. W: all "
-    "dp·cp ranks. t, N, P: tensor, context, expert ranks. b: sequences of a micro-batch. s: tokens of a sequence. c: "
-    "those on one context rank. h: width. V: vocabulary. g: heads of keys, as a part of all heads. k: experts of a "
+    "Ψr: parameters of the rank's part of the model. Ψe: of its experts. G: ranks over which states are sharded. W: "
+    "all dp·cp ranks. t, N, P: tensor, context, expert ranks. b: sequences of a micro-batch. s: tokens of a sequence. "
+    "c: those on one context rank. h: width. V: vocabulary. g: heads of keys, as a part of all heads. k: experts of a "
     "token. cf: their capacity. m: micro-batches."
 )
 
@@ -144,7 +144,7 @@ def memory_words(wanted: Wanted, at: Choice) -> dict[str, Words]:
     g = at.dp // at.hosts * at.cp
     asked = ask(wanted, at)
     p, grad, k = asked.bytes.stored, asked.gradient_bytes, asked.optimizer_bytes
-    waiting = ("one's peak + those waiting", "Korthikanti §4")
+    waiting = ("one layer's peak + waiting", "Korthikanti §4")
     if splits(at.schedule):
         waiting = ("those before B, before W", "ZB table 1")
     return {
@@ -267,7 +267,8 @@ def compared(rows: Sequence[Any]) -> Iterator[str]:
     """The table of a check: formula, counted, difference."""
     yield f"  {'bytes':24} {'formula':>16} {'counted':>16} {'difference':>12}"
     for row in rows:
-        yield f"  {row.what:24} {row.formula:16,.0f} {row.counted:16,.0f} {row.difference:12,.0f}"
+        digits = 0 if row.counted == round(row.counted) else 2  # a part of a micro-batch's chunks are in flight
+        yield f"  {row.what:24} {row.formula:16,.{digits}f} {row.counted:16,.{digits}f} {row.difference:12,.{digits}f}"
 
 
 ASSUMED = f"Times are a model's: a device reaches {CEILING:.0%} of its peak (--ceiling); bytes and bubbles are exact."

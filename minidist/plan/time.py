@@ -56,10 +56,10 @@ class Cluster:
 
 
 class Seconds(NamedTuple):
-    """Seconds of a step on the slowest stage, by kind; messages count as far as nothing hides them."""
+    """Seconds of a step on the slowest stage, by kind; messages count as far as computation does not hide them."""
 
     work: float
-    again: float  # what runs again
+    again: float  # recomputation
     bubble: float
     tensor: float
     context: float
@@ -81,7 +81,7 @@ class Operations(NamedTuple):
 
 
 def flops_a_token(model: Model, s: int, kept: float = 1.0) -> float:
-    """Operations of a token, forward and backward, without what runs again: PaLM's 6N + 12LHQT (appendix B). N: the
+    """Operations of a token, forward and backward, without recomputation: PaLM's 6N + 12LHQT (appendix B). N: the
     parameters that a token goes through, without the embedding's table, which is read and not multiplied, and without
     the experts that drop it. kept: the share of the tokens' choices for which experts have room."""
     table = 0 if model.tied else model.v * model.h
@@ -176,7 +176,7 @@ def of_stage(
     t, n = asked.layout.tp, asked.layout.cp
     rate = cluster.flops * cluster.ceiling
     done = operations(asked, rank, share.head, share.b)
-    run = share.layers and share.layers_again / share.layers  # forwards of a layer that run again
+    run = share.layers and share.layers_again / share.layers  # recomputed forwards, as a part of all
     again = (run * done.layers + (asked.recompute == "selective") * done.core) / rate
     work = 3 * (done.layers + done.head) / rate
 

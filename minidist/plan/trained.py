@@ -23,7 +23,7 @@ EARLY = (
     " ceiling is that of PTD's kernels"
 )
 ON_TPU = (
-    "PaLM runs attention and MLP in parallel, which halves tensor messages; and by its own count of what runs again, a"
+    "PaLM runs attention and MLP in parallel, which halves tensor messages; and by its own count of recomputation, a"
     " TPU does 57.8 % of its peak in a whole step, which is all that the ceiling allows"
 )
 

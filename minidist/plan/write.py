@@ -1,7 +1,7 @@
 """A row as the configuration of another system: DeepSpeed's JSON, or Accelerate's YAML. Our command `explain` reads
 either back to the same bytes.
 
-Such a file has only the data axis: ZeRO's stage, micro-batches, precision, and what runs again. It has no pipeline,
+Such a file has only the data axis: ZeRO's stage, micro-batches, precision, and recomputation. It has no pipeline,
 and no tensor or context ranks. So the fastest row without these is written.
 """
 

@@ -114,7 +114,7 @@ def rows_of(ranks: int, batch: int) -> Iterator[tuple[Wanted, Choice]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12, 16])
 def test_every_row_that_a_plan_may_propose(ranks: int) -> None:
-    """A part of them, which differs from number to number; as threads."""
+    """A part of them, which differs from number to number; in one process."""
     rows = list(rows_of(ranks, 24 if ranks % 3 == 0 else 16))
     assert rows
     for wanted, choice in random.Random(ranks).sample(rows, min(len(rows), 240 // ranks)):
@@ -152,7 +152,7 @@ WIDE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "choice"), WIDE)
-def test_wide_rows_as_threads(ranks: int, choice: Choice) -> None:
+def test_wide_rows_in_one_process(ranks: int, choice: Choice) -> None:
     assert choice.ranks == ranks
     wanted = check.tiny(small("llama"), choice)
     assert differences(wanted, choice) == []
@@ -195,7 +195,7 @@ HYBRID = small(), Choice(4, zero=3, hosts=2)
 TENSOR = small("gpt"), Choice(1, 2, 1, 2)
 RING = small(), Choice(1, 1, 2)
 SPLIT = small(), Choice(1, 2, 1, 2, 1, "zb-h1")
-LATER = "activations"
+LATER = "activations of layers"
 EXPERTS = small(experts=4), Choice(4, ep=4)
 
 
@@ -227,12 +227,12 @@ def with_one_more(formula: Callable[..., int]) -> Callable[..., int]:
 # a wrong formula: where it stands, what replaces it, the row, and what must differ
 Wrong = tuple[Any, str, Callable[[Any], Any], tuple[Wanted, Choice], str]
 MUTANTS: dict[str, Wrong] = {
-    "one micro-batch more is in flight": (flights, "in_flight", one_more, SECOND, "activations"),
-    "targets do not linger": (flights, "in_flight", each(lingering=0), SECOND, "ends"),
-    "states are of a rank more": (shares, "states_in", a_rank_more, HYBRID, "optimizer"),
-    "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "messages"),
-    "a unit is gathered for nothing": (needs, "moments", each(passing=0), HYBRID, "passing"),
-    "the head keeps nothing": (needs, "moments", each(ends=0), TENSOR, "ends"),
+    "one micro-batch more is in flight": (flights, "in_flight", one_more, SECOND, "activations of layers"),
+    "targets do not linger": (flights, "in_flight", each(lingering=0), SECOND, "embedding, head, loss"),
+    "states are of a rank more": (shares, "states_in", a_rank_more, HYBRID, "optimizer states"),
+    "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "keys, values sent"),
+    "a unit is gathered for nothing": (needs, "moments", each(passing=0), HYBRID, "transient units"),
+    "the head keeps nothing": (needs, "moments", each(ends=0), TENSOR, "embedding, head, loss"),
     "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
     "layers send twice": (traffic, "layer_volumes", twice, TENSOR, "tensor"),
     "embedding and head send twice": (traffic, "end_volumes", twice, TENSOR, "tensor"),
@@ -249,10 +249,22 @@ MUTANTS: dict[str, Wrong] = {
         EXPERTS,
         "experts, to other hosts",
     ),
-    "a zero-bubble stage holds one more": (check.pipelines, "in_flight", with_one_more, SPLIT, "chunks in flight"),
+    "a zero-bubble stage holds one more": (
+        check.pipelines,
+        "in_flight",
+        with_one_more,
+        SPLIT,
+        "micro-batches in flight",
+    ),
     "B leaves nothing for W": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(waiting=0), SPLIT, LATER),
     "B needs no room of its own": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(most=0), SPLIT, LATER),
-    "the head leaves nothing for W": (needs, "ends_split", lambda f: lambda *of: (0, 0), SPLIT, "ends"),
+    "the head leaves nothing for W": (
+        needs,
+        "ends_split",
+        lambda f: lambda *of: (0, 0),
+        SPLIT,
+        "embedding, head, loss",
+    ),
     "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
 }
 

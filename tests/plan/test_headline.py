@@ -41,4 +41,4 @@ def test_a_layout_that_is_as_fast() -> None:
     options = command.PlanOptions(**STORIES[0])  # type: ignore[arg-type]
     rows = search.search(command.wanted_of(options), command.cluster_of(options)).rows
     other = next(row for row in rows if row.choice.axes != rows[0].choice.axes)
-    assert "are as fast, but send more" in headline([rows[0], other._replace(seconds=rows[0].seconds)])
+    assert "which are as fast, send more" in headline([rows[0], other._replace(seconds=rows[0].seconds)])

@@ -191,12 +191,13 @@ def test_back_undoes_a_change(open_computing: Callable[..., Any]) -> None:
         page.wait_for_function(SHOWS, arg=expected, timeout=60_000)
 
 
-def test_the_picture_comes_before_the_controls(address: str, opened: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("name", ["memory", "schedules"])
+def test_the_picture_comes_before_the_controls(name: str, address: str, opened: Callable[..., Any]) -> None:
     for width in (390, 1280):
         page = opened(viewport={"width": width, "height": 900})
-        page.goto(f"{address}memory.html")
-        picture, form = (page.locator(part).bounding_box() for part in ("#view svg", "form.compute"))
-        assert picture["y"] + picture["height"] <= min(form["y"], 700)
+        page.goto(f"{address}{name}.html")
+        picture, form = (page.locator(part).first.bounding_box() for part in ("#view svg", "form.compute"))
+        assert picture["y"] + picture["height"] <= min(form["y"], 800)
 
 
 def test_what_a_change_changes_is_marked(open_computing: Callable[..., Any]) -> None:

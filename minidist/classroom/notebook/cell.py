@@ -4,7 +4,7 @@
     total = all_reduce(comm, np.arange(3.0) + comm.rank)
 
 Every rank is a process of its own with `comm` and `np`. It gets from the notebook what the cell names: functions and
-classes that earlier cells define (their text is run again on the rank), imported names, and values that can pass
+classes that earlier cells define (their text is executed on the rank, too), imported names, and values that can pass
 between processes, as copies. With `--out total` the notebook then has `total`, a list of each rank's value. Nothing
 else comes back, and the ranks are gone when the cell ends.
 

@@ -1,6 +1,6 @@
 """Timelines of pipeline schedules, by the clock of `minidist/pp/watch.py`; and of an order written by hand."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from minidist.pp.instructions import StagePlace, name_of_work
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, WorkSpan, tell_idle
 from minidist.pp.watch import simulate
-from minidist.site.views.html import button, chip, in_words_of_form, refused
+from minidist.site.views.html import button, chip, first, in_words_of_form, refused
 
 FILL = {"F": BLUE, "B": GREEN, "W": ORANGE, "F&B": PURPLE}
 MEANS = {"F": "forward", "B": "backward of the input", "W": "backward of the weights", "F&B": "both overlap"}
@@ -53,14 +53,16 @@ class Drawn(NamedTuple):
 
 
 def view_schedules(settings: Mapping[str, str]) -> str:
-    """Two schedules, one under the other, at the same scale; then the reader's own order, if there is one. What is not
-    defined for these numbers, or cannot run, says why."""
+    """Which of two schedules is faster, and why; both, one under the other, at the same scale; then the reader's own
+    order, if there is one. What is not defined for these numbers says why; so does an order that cannot run, below the
+    form, where it was written."""
     costs = tuple(float(settings[cost]) for cost in ("F", "B", "W", "message"))
     asked = ScheduleInput(int(settings["p"]), int(settings["m"]), int(settings["v"]), costs)
     found = [perform(settings[which], asked) for which in ("first", "second")]
+    story, wrong = compared([one for one in found if isinstance(one, Drawn)]), ""
     if settings["order"].strip():
         by_hand = perform_by_hand(settings["order"], settings["first"], asked)
-        found.insert(2 if isinstance(by_hand, Drawn) else 0, by_hand)  # what is wrong with it stands next to it
+        found, wrong = ([*found, by_hand], "") if isinstance(by_hand, Drawn) else (found, refused(by_hand))
     drawn = [one for one in found if isinstance(one, Drawn)]
     end = max((one.step for one in drawn), default=1.0)
     moments = sorted({0.0, end, *(span.end / one.v for one in drawn for row in one.timelines for span in row.spans)})
@@ -68,8 +70,32 @@ def view_schedules(settings: Mapping[str, str]) -> str:
     nearest = min(moments, key=lambda moment: abs(moment - now))
     now = nearest if abs(nearest - now) <= NEAR * end else now  # the slider's steps do not meet it exactly
     shown = [draw_timelines(one, end, now) if isinstance(one, Drawn) else refused(one) for one in found]
-    buttons = [*step_buttons(moments, now), *order_buttons(settings, asked)]
-    return "\n".join([f'<p class="buttons">{" ".join(buttons)}</p>', legend(drawn), *shown])
+    told = [story, row_of(step_buttons(moments, now)), legend(drawn), *shown]
+    return "\n".join([first("\n".join(told)), wrong, row_of(order_buttons(settings, asked))])
+
+
+def row_of(buttons: Iterable[str]) -> str:
+    return f'<p class="buttons">{" ".join(buttons)}</p>'
+
+
+def compared(drawn: Sequence[Drawn]) -> str:
+    """In a sentence: which of two different schedules is faster, why, and what it holds."""
+    if len({one.name for one in drawn}) < 2:
+        return ""
+    fast, slow = sorted(drawn, key=lambda one: one.step)
+    seen = [draw.figures(one.timelines, one.v) for one in (fast, slow)]
+    times, idle, held = ([of[name] for of in seen] for name in ("time", "idle", "in_flight"))
+    less = 1 - times[0] / times[1]
+    faster = (
+        f"{fast.name} takes {less:.1%} less time than {slow.name}"
+        if less > 5e-4
+        else f"{fast.name} takes as long as {slow.name}"
+    )
+    return (
+        f"<p><strong>{escape(faster)}</strong>: {times[0]:.4g} units of time against {times[1]:.4g}. Its stages idle"
+        f" {idle[0]:.1%} of them, against {idle[1]:.1%}; a stage holds at most {max(held[0]):g} micro-batches, against"
+        f" {max(held[1]):g}.</p>"
+    )
 
 
 @lru_cache(maxsize=8)  # another part of the time, or another order by hand, needs no new run
