@@ -10,7 +10,7 @@ a later one, and one mistake costs one part.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -79,38 +79,52 @@ def slots_of(submission: Submission, sizes: Sequence[tuple[int, int, float]]) ->
         slot, place = pair(each, outcome, "slot and place")
         expert, experts, capacity = each.inputs[0]
         slot = integers(each, slot, "slot", experts * capacity)
-        if np.any((slot < -1) | (slot >= len(expert))):
-            lose(f"On {each.label}: slot has numbers outside of -1 to {len(expert) - 1}.")
         if not np.array_equal(outcome.value["handed"][0], expert):
             lose(f"On {each.label}: expert was changed.")
         found.append((each, slot, place))
     return found
 
 
+def check_slot(each: Case, slot: Array) -> None:
+    """A row of its expert for each choice, where there is room for all; in any order within an expert."""
+    expert, _, capacity = each.inputs[0]
+    if np.any((slot < -1) | (slot >= len(expert))):
+        lose(f"On {each.label}: slot has numbers outside of -1 to {len(expert) - 1}.")
+    for row, choice in enumerate(slot):
+        if choice >= 0 and expert[choice] != row // capacity:
+            lose(
+                f"On {each.label}: in row {row}, which belongs to expert {row // capacity}, is choice {choice},"
+                f" whose expert is {expert[choice]}."
+            )
+        if choice >= 0 and row % capacity and slot[row - 1] < 0:
+            lose(f"On {each.label}: row {row} is filled, and row {row - 1} of the same expert is empty: no gaps.")
+    for choice in range(len(expert)):
+        if (times := int((slot == choice).sum())) != 1:
+            lose(f"On {each.label}: choice {choice} has {times} rows; one is wanted, and there is room for all.")
+
+
 @pytest.mark.points(1, "arrange: a row of its expert for each choice")
 def test_arrange(submission: Submission) -> None:
-    """There is room for all, and in any order within an expert."""
     for each, slot, _ in slots_of(submission, [(12, 3, 1), (17, 5, 1.4), (9, 1, 1), (7, 4, 3)]):
-        expert, _, capacity = each.inputs[0]
-        for row, choice in enumerate(slot):
-            if choice >= 0 and expert[choice] != row // capacity:
-                lose(
-                    f"On {each.label}: in row {row}, which belongs to expert {row // capacity}, is choice {choice},"
-                    f" whose expert is {expert[choice]}."
-                )
-            if choice >= 0 and row % capacity and slot[row - 1] < 0:
-                lose(f"On {each.label}: row {row} is filled, and row {row - 1} of the same expert is empty: no gaps.")
-        for choice in range(len(expert)):
-            if (times := int((slot == choice).sum())) != 1:
-                lose(f"On {each.label}: choice {choice} has {times} rows; one is wanted, and there is room for all.")
+        check_slot(each, slot)
+
+
+def with_plain(submission: Submission, sizes: Sequence[tuple[int, int, float]]) -> tuple[bool, list[Any]]:
+    """Whether slot is right where there is room for all: if not, another part says so; and the cases of these sizes."""
+    (plain, slot, _), *found = slots_of(submission, [(12, 3, 1), *sizes])
+    return is_right(check_slot, plain, slot), found
 
 
 @pytest.mark.points(2, "arrange: a full expert drops those that come last")
 def test_arrange_full(submission: Submission) -> None:
-    for each, slot, _ in slots_of(submission, [(20, 3, 0.5), (23, 4, 0.7), (30, 5, 0.3), (8, 1, 0.4)]):
+    right, found = with_plain(submission, [(20, 3, 0.5), (23, 4, 0.7), (30, 5, 0.3), (8, 1, 0.4)])
+    for each, slot, _ in found:
         expert, experts, capacity = each.inputs[0]
         kept = set(slot[slot >= 0].tolist())
-        for e in range(experts):
+        most = int(np.minimum(np.bincount(expert), capacity).sum())
+        if not right and len(kept) != most:
+            lose(f"On {each.label}: {len(kept)} choices have a row; {most} are wanted.")
+        for e in range(experts) if right else ():
             queue = np.flatnonzero(expert == e).tolist()
             stayed = [choice for choice in queue if choice in kept]
             if stayed != queue[:capacity]:
@@ -123,8 +137,12 @@ def test_arrange_full(submission: Submission) -> None:
 @pytest.mark.points(1, "arrange: place is the inverse of slot")
 def test_arrange_place(submission: Submission) -> None:
     """Whatever is in slot."""
-    for each, slot, place in slots_of(submission, [(12, 3, 1), (20, 3, 0.5), (15, 4, 0.6)]):
+    right, found = with_plain(submission, [(12, 3, 1), (20, 3, 0.5), (15, 4, 0.6)])
+    for each, slot, place in found:
         place = integers(each, place, "place", len(each.inputs[0][0]))
+        filled = place[place >= 0]
+        if not right and np.unique(filled).size == filled.size == np.count_nonzero(slot >= 0):
+            continue
         for choice, row in enumerate(place):
             rows = np.flatnonzero(slot == choice).tolist()
             if rows and row not in rows:
@@ -133,13 +151,28 @@ def test_arrange_place(submission: Submission) -> None:
                 lose(f"On {each.label}: choice {choice} is in no row of slot, and its place is {row}; -1 is wanted.")
 
 
-def draw_rows(submission: Submission, k: int, n: int, rows: int, dropped: int) -> tuple[Array, Array]:
-    """(slot, place) that fit to each other: choices in rows that are drawn, some dropped, some rows empty."""
+class Rows(NamedTuple):
+    """Choices in rows that are drawn, some dropped, some rows empty: number of choice, token and row of each that has
+    one; and what a program is told of them."""
+
+    held: list[tuple[int, int, int]]
+    slot: Array
+    place: Array
+
+    def shared(self, n: int, gates: Array | None = None) -> Array:
+        """What each row is to each token: (n, R), of ones or of gates."""
+        of = np.zeros((n, len(self.slot)))
+        for j, t, row in self.held:
+            of[t, row] = 1.0 if gates is None else gates[j, t]
+        return of
+
+
+def draw_rows(submission: Submission, k: int, n: int, rows: int, dropped: int) -> Rows:
     kept = submission.random.permutation(k * n)[dropped:]
     slot, place = np.full(rows, -1), np.full(k * n, -1)
     place[kept] = submission.random.permutation(rows)[: len(kept)]
     slot[place[kept]] = kept
-    return slot, place
+    return Rows([(int(choice) // n, int(choice) % n, int(place[choice])) for choice in kept], slot, place)
 
 
 ROWS = [(1, 5, 8, 0), (2, 4, 9, 2), (3, 3, 12, 1), (2, 6, 10, 5)]  # k, n, rows, dropped
@@ -149,75 +182,91 @@ def label(function: str, k: int, n: int, rows: int, dropped: int) -> str:
     return f"{function}, {n} tokens, k = {k}, {rows} rows, {dropped} choices dropped"
 
 
-def copies(slot: Array, n: int) -> Array:
-    """Which row is a copy of which token: a matrix (rows, n) of zeros and ones."""
-    return ((slot[:, None] % n == np.arange(n)) & (slot[:, None] >= 0)).astype(float)
-
-
 @pytest.mark.points(1, "copy_rows: a token for each row, zeros if it is empty")
 def test_copy_rows(submission: Submission) -> None:
+    drawn = [draw_rows(submission, *of) for of in ROWS]
     cases = []
-    for k, n, rows, dropped in ROWS:
-        slot, _ = draw_rows(submission, k, n, rows, dropped)
+    for of, (k, n, rows, dropped) in zip(drawn, ROWS, strict=True):
         x = submission.random.standard_normal((n, 3))
-        cases.append(Case(1, label("copy_rows", k, n, rows, dropped), [[x, slot]]))
-    for (each, [outcome]), (k, *_) in zip(call(submission, "copy_rows", cases), ROWS, strict=True):
+        cases.append(Case(1, label("copy_rows", k, n, rows, dropped), [[x, of.slot]]))
+    for (each, [outcome]), of, (k, n, *_) in zip(call(submission, "copy_rows", cases), drawn, ROWS, strict=True):
         x, slot = each.inputs[0]
-        expected, filled = copies(slot, len(x)) @ x, (slot >= 0)[:, None]
+        expected, filled = of.shared(n).T @ x, (slot >= 0)[:, None]
         mistakes = {
             "An empty row has a token in it: -1 is the last one's index, too.": np.where(filled, expected, x[-1]),
             "Choice j·n + t is one of token t, not of token (j·n + t) // k.": np.where(filled, x[slot // k], 0),
+            "Choice j·n + t is one of token t: its number is larger than n.": np.where(
+                filled, x[np.minimum(slot, n - 1)], 0
+            ),
+            "Row r is not of token r: slot says of which choice.": np.where(filled, x[np.arange(len(slot)) % n], 0),
         }
         check_array(each, outcome.value["returned"], "the array of rows", expected, mistakes)
 
 
 @pytest.mark.points(1, "copy_rows_backward: the sum over a token's rows")
 def test_copy_rows_backward(submission: Submission) -> None:
+    drawn = [draw_rows(submission, *of) for of in ROWS]
     cases = []
-    for k, n, rows, dropped in ROWS:
-        slot, _ = draw_rows(submission, k, n, rows, dropped)
+    for of, (k, n, rows, dropped) in zip(drawn, ROWS, strict=True):
         drows = submission.random.standard_normal((rows, 3))
-        cases.append(Case(1, label("copy_rows_backward", k, n, rows, dropped), [[drows, slot, n]]))
-    for each, [outcome] in call(submission, "copy_rows_backward", cases):
+        cases.append(Case(1, label("copy_rows_backward", k, n, rows, dropped), [[drows, of.slot, n]]))
+    for (each, [outcome]), of in zip(call(submission, "copy_rows_backward", cases), drawn, strict=True):
         drows, slot, n = each.inputs[0]
-        x, of_rows = submission.random.standard_normal((n, 3)), copies(slot, n)
+        x, of_rows = submission.random.standard_normal((n, 3)), of.shared(n).T
         expected = differences(lambda rows=of_rows, x=x, dy=drows: float((dy * (rows @ x)).sum()), x)
         last, empty = np.zeros((n, 3)), expected.copy()
-        for row in np.flatnonzero(slot >= 0):
-            last[slot[row] % n] = drows[row]
+        for _, t, row in sorted(of.held, key=lambda each: each[2]):
+            last[t] = drows[row]
         empty[-1] += drows[slot < 0].sum(axis=0)
         mistakes = {
             "Of each token only one row's gradient is there. An assignment to an array of indices does not add:"
             " see np.add.at.": last,
             "The gradients of empty rows went to the last token.": empty,
+            "It is the mean over a token's rows; the sum is wanted.": expected / np.maximum(of_rows.sum(0), 1)[:, None],
         }
         check_array(each, outcome.value["returned"], "dx", expected, mistakes)
 
 
 @dataclass
 class Sum(Case):
-    """Rows that are added up, and the weight that each row has for each token, (n, R)."""
+    """Rows that are added up, each for one token, with a gate."""
 
-    dy: Array = field(kw_only=True)
+    rows: Rows = field(kw_only=True)
 
-    def weights(self) -> Array:
-        *_, rows, gates, place = self.inputs[0]
-        (k, n), of = gates.shape, np.zeros((gates.shape[1], len(rows)))
-        for j in range(k):
-            for t in range(n):
-                if place[j * n + t] >= 0:
-                    of[t, place[j * n + t]] = gates[j, t]
-        return of
+    def weights(self, gates: Array | None = None) -> Array:
+        """(n, R); of other gates than its own, if they are given."""
+        own = self.inputs[0][-2]
+        return self.rows.shared(own.shape[1], own if gates is None else gates)
+
+    def slips(self) -> dict[str, Array]:
+        """Weights of what may be done instead, by what is to be said of it."""
+        gates = self.inputs[0][-2]
+        k, n = gates.shape
+        said = {
+            "It has no gates.": self.weights(np.ones_like(gates)),
+            "It has the gates of other choices: gates[j, t] belongs to choice j of token t.": self.weights(gates[::-1]),
+            "It has the gates of other tokens: gates (k, n) is not (n, k).": self.weights(gates.reshape(n, k).T),
+            "It has each gate twice.": self.weights(gates**2),
+        }
+        for which, words in ((0, "first"), (k - 1, "last")):
+            alone = np.zeros_like(gates)
+            alone[which] = gates[which]
+            said[f"It is of each token's {words} choice alone."] = self.weights(alone)
+        latest = np.zeros_like(self.weights())
+        for j, t, row in sorted(self.rows.held):
+            latest[t] = 0
+            latest[t, row] = gates[j, t]
+        return said | {"It is of each token's last choice that has a row: choices add up.": latest}
 
 
 def sum_cases(submission: Submission, function: str) -> list[Sum]:
     cases = []
     for k, n, rows, dropped in ROWS:
-        _, place = draw_rows(submission, k, n, rows, dropped)
+        drawn = draw_rows(submission, k, n, rows, dropped)
         filled, dy = submission.random.standard_normal((rows, 3)), submission.random.standard_normal((n, 3))
         gates = submission.random.uniform(0.1, 0.9, (k, n))
-        inputs = [filled, gates, place] if function == "add_rows" else [dy, filled, gates, place]
-        cases.append(Sum(1, label(function, k, n, rows, dropped), [inputs], dy=dy))
+        inputs = [filled, gates, drawn.place] if function == "add_rows" else [dy, filled, gates, drawn.place]
+        cases.append(Sum(1, label(function, k, n, rows, dropped), [inputs], rows=drawn))
     return cases
 
 
@@ -229,10 +278,8 @@ def test_add_rows(submission: Submission) -> None:
         expected, weights = each.weights() @ rows, each.weights()
         for j, t in np.argwhere(place.reshape(gates.shape) < 0):
             weights[t, -1] += gates[j, t]
-        mistakes = {
-            "It has no gates.": (each.weights() > 0) @ rows,
-            "A dropped choice has added the last row: -1 is its index, too.": weights @ rows,
-        }
+        mistakes = {"A dropped choice has added the last row: -1 is its index, too.": weights @ rows}
+        mistakes |= {said: of @ rows for said, of in each.slips().items()}
         check_array(each, outcome.value["returned"], "y", expected, mistakes)
 
 
@@ -249,15 +296,21 @@ def test_add_rows_backward(submission: Submission) -> None:
         dy, rows, _, _ = each.inputs[0]
         weights = each.weights()
         expected = differences(lambda of=weights, rows=rows, dy=dy: float((dy * (of @ rows)).sum()), rows)
-        check_array(each, drows, "drows", expected, {"It has no gates.": (weights > 0).T @ dy})
+        check_array(each, drows, "drows", expected, {said: of.T @ dy for said, of in each.slips().items()})
 
 
 @pytest.mark.points(1, "add_rows_backward: the gates' gradient")
 def test_add_rows_backward_gates(submission: Submission) -> None:
     for each, (_, dgates) in backwards(submission):
-        dy, rows, gates, _ = each.inputs[0]
+        dy, rows, gates, place = each.inputs[0]
         expected = differences(lambda of=each, rows=rows, dy=dy: float((dy * (of.weights() @ rows)).sum()), gates)
-        mistakes = {"It is zero: so no router would ever learn from the loss.": np.zeros_like(gates)}
+        dropped = np.where(place.reshape(gates.shape) < 0, dy @ rows[-1], expected)
+        mistakes = {
+            "It is zero: so no router would ever learn from the loss.": np.zeros_like(gates),
+            "Gates of dropped choices have a gradient; -1 is the last row's index, too.": dropped,
+            "It has the gate in it: the gradient of a product by one factor is the other one.": gates * expected,
+            "It is the sum over a token's choices: each gate has a row of its own.": expected.sum(0) + 0 * gates,
+        }
         check_array(each, dgates, "dgates", expected, mistakes)
 
 
@@ -314,7 +367,10 @@ def test_balance_loss(submission: Submission) -> None:
         if not isinstance(found, float):
             lose(f"On {each.label}: it returned {'an array' if isinstance(found, np.ndarray) else found}, not a float.")
         if not abs(found - wanted) <= 1e-9 * abs(wanted):
-            lose(f"On {each.label}, α = {inputs[2]:.4g}: it is {found:.6g}; {wanted:.6g} is wanted.")
+            lose(
+                f"On {each.label}, α = {inputs[2]:.4g}: it is {found:.6g}; {wanted:.6g} is wanted. It is"
+                f" {found / wanted:.4g} times that."
+            )
 
 
 @pytest.mark.points(1, "balance_backward: by the logits")
@@ -366,19 +422,34 @@ class Way(Case):
         return self.counts[:, chunk(self.counts.shape[1], self.n, rank)].copy()
 
 
-def way(submission: Submission, function: str, n: int, experts: int, least: int = 0) -> Way:
+def way(submission: Submission, function: str, n: int, experts: int, least: int = 0, dtype: str = "float64") -> Way:
     """Drawn rows; of dispatch's case those of each rank, of combine's those of its experts."""
     counts = submission.random.integers(least, 4, (n, experts))
     while least and len({row.tobytes() for row in counts}) < n:  # no two messages alike
         counts = submission.random.integers(least, 4, (n, experts))
-    made = Way(n, f"{function}, {ranks(n)}, {experts} experts", [], {"function": function}, counts=counts)
+    words = f"{function}, {ranks(n)}, {experts} experts{', float32' * (dtype == 'float32')}"
+    made = Way(n, words, [], {"function": function}, counts=counts)
     inputs: list[list[Array]] = []
     for rank in range(n):
         size = counts[rank].sum() if function == "dispatch" else len(made.arriving(rank))
-        rows = submission.random.standard_normal((int(size), 3))
+        rows = submission.random.standard_normal((int(size), 3)).astype(dtype)
         inputs.append([rows, counts[rank]] if function == "dispatch" else [rows, made.coming(rank), counts[rank]])
     made.inputs = inputs
     return made
+
+
+def check_dtype(each: Case, found: Array, name: str) -> None:
+    """That rows stay what they are."""
+    if (wanted := each.inputs[0][0].dtype) != found.dtype:
+        lose(f"On {each.label}: {name} is {found.dtype}; rows stay what they are, {wanted}.")
+
+
+def in_another_order(found: Any, expected: Array) -> dict[str, Array]:
+    """What is to be said of rows that are the right ones, in wrong places."""
+    alike = isinstance(found, np.ndarray) and found.shape == expected.shape
+    if not alike or not same(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)]):
+        return {}
+    return {"These are the right rows, in another order.": found}
 
 
 def check_dispatch(each: Way, outcomes: Sequence[Outcome]) -> None:
@@ -388,7 +459,9 @@ def check_dispatch(each: Way, outcomes: Sequence[Outcome]) -> None:
         expected = np.array([each.inputs[source][0][number] for source, number in order]).reshape(-1, 3)
         by_rank = np.array([each.inputs[source][0][number] for source, number in sorted(order)]).reshape(-1, 3)
         mistakes = {"They are sorted by rank: as they arrive. Sort them by expert.": by_rank}
+        mistakes |= in_another_order(arrived, expected)
         check_array(each, arrived, f"arrived on rank {rank}", expected, mistakes)
+        check_dtype(each, arrived, f"arrived on rank {rank}")
         coming = an_array(each, coming, f"coming on rank {rank}", wanted.shape)
         if not np.array_equal(coming, wanted):
             lose(f"On {each.label}: coming on rank {rank} is {coming.tolist()}; {wanted.tolist()} is wanted.")
@@ -401,19 +474,21 @@ def check_combine(each: Way, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         size = int(each.counts[rank].sum())
         expected = np.array([results[rank, number] for number in range(size)]).reshape(-1, 3)
-        check_array(each, outcome.value["returned"], f"rank {rank}'s rows", expected)
+        mistakes = in_another_order(outcome.value["returned"], expected)
+        check_array(each, outcome.value["returned"], f"rank {rank}'s rows", expected, mistakes)
+        check_dtype(each, outcome.value["returned"], f"rank {rank}'s rows")
 
 
 @pytest.mark.points(2, "dispatch: all ranks' rows, sorted by expert")
 def test_dispatch(submission: Submission) -> None:
-    cases = [way(submission, "dispatch", *of) for of in WAYS]
+    cases = [way(submission, "dispatch", *of) for of in WAYS] + [way(submission, "dispatch", 2, 4, dtype="float32")]
     for each, (_, outcomes) in zip(cases, call(submission, "dispatch", cases), strict=True):
         check_dispatch(each, outcomes)
 
 
 @pytest.mark.points(1, "combine: the way back")
 def test_combine(submission: Submission) -> None:
-    cases = [way(submission, "combine", *of) for of in WAYS]
+    cases = [way(submission, "combine", *of) for of in WAYS] + [way(submission, "combine", 2, 4, dtype="float32")]
     for each, (_, outcomes) in zip(cases, call(submission, "combine", cases), strict=True):
         check_combine(each, outcomes)
 

@@ -140,7 +140,15 @@ def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Ma
     if not same(found, expected):
         at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
         here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
-        lose(f"On {each.label}: {name} is wrong: {here}{named(found, mistakes, same, before=' ')}")
+        said = named(found, mistakes, same, before=" ") or times(found, expected)
+        lose(f"On {each.label}: {name} is wrong: {here}{said}")
+
+
+def times(found: Array, expected: Array) -> str:
+    """By what all of it is multiplied, in words; "" if that is no one number."""
+    factor = float((found * expected).sum() / ((expected**2).sum() or 1.0))
+    is_factor = np.isfinite(factor) and factor and same(found, factor * expected)
+    return f" All of it is {factor:.4g} times what it should be." if is_factor else ""
 
 
 def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:

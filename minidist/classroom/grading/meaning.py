@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from minidist.classroom.grading.checks import is_right
 from minidist.classroom.grading.router import Message, Seen
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.exchange.marks import arrays_in
@@ -24,10 +25,18 @@ def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
         lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
-def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
+def working(
+    submission: Submission,
+    target: str,
+    cases: Mapping[str, Sequence[Case]],
+    enough: Enough,
+    right: Enough | None = None,
+) -> Working:
     """The functions that work under lenient rules, next to the lesson's own others, each with its outcomes. One that
-    fails even so is left out: another part asks for it. The part is lost if one is not written, or if none works."""
-    why, found = "", False
+    fails even so is left out: another part asks for it. The part is lost if one is not written, or if none works.
+    right: what says whether results are right. If those of one function are, the others are left out in the same way.
+    """
+    why, found, wrong = "", False, list[tuple[str, list[list[Outcome]]]]()
     for function, theirs in cases.items():
         try:
             runs = submission.attempt(target, theirs, [function])
@@ -38,10 +47,14 @@ def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Ca
             if "is not written yet" in why or submission.in_every_part:
                 lose(why)
             continue
+        if right and not all(is_right(right, case, outcomes) for case, outcomes in zip(theirs, runs, strict=True)):
+            wrong.append((function, runs))
+            continue
         found = True
         yield function, runs
-    if not found:
+    if not found and not wrong:
         lose(why)
+    yield from [] if found else wrong
 
 
 def run_together(
@@ -75,10 +88,13 @@ def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequen
                     )
 
 
-def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough) -> None:
+def check_meaning(
+    submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough, right: Enough | None = None
+) -> None:
     """Change one message after the other on its way: flip its bits, or replace it by another one. Each time, some
-    result must change."""
-    for function, [before] in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
+    result must change. right: as in `working`."""
+    several = {name: [case] for name, case in cases.items()}
+    for function, [before] in working(submission, target, several, enough, right):
         case = cases[function]
         if not submission.messages and submission.wire.spoils:
             lose(f"On {case.label}: no message is sent.")
