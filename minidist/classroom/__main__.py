@@ -14,11 +14,12 @@ from typing import Any
 
 from minidist import UsageError, how_to_enter_clone, how_to_install
 from minidist.classroom.course import gradebook as course
+from minidist.classroom.course.handed_in import deadline
 from minidist.classroom.course.release import release
 from minidist.classroom.grading import copies, reports
 from minidist.classroom.grading.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.cli.fields import choice, operand, option, output, part, read, whole
-from minidist.cli.options import Parser, in_one_process, pathlib_path, within
+from minidist.cli.options import Parser, in_one_process, pathlib_path, some_text, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 from minidist.system import unix
 
@@ -54,6 +55,9 @@ class ClassOptions:
     csv: Path | None = option(None, pathlib_path, "FILE", "write a row for each student; goes on where it was")
     jobs: int = whole("N", "how many exercises are graded at a time; default: 1", 1)
     feedback: Path | None = option(None, pathlib_path, "FOLDER", "write a page for each student")
+    upload: Path | None = option(None, pathlib_path, "FILE", "write what Canvas or Moodle imports, as --roster has it")
+    due: float | None = option(None, deadline, "WHEN", "mark what was handed in later: 2026-12-01, or ...T18:00")
+    only: str | None = option(None, some_text, "WORDS", "once a test was mended: grade again only parts of such titles")
     how: HowOptions = part(HowOptions)
 
     @property
@@ -65,6 +69,7 @@ class ClassOptions:
 class ReleaseOptions:
     out: Path = operand("OUT", "a new folder: student/, autograder/LESSON.zip", pathlib_path)
     hidden: Path | None = option(None, pathlib_path, "FOLDER", "an instructor's folder with more test_*.py")
+    seed: int | None = whole("N", "autograders draw the same inputs for all students", least=0)
 
     lessons = ()
 
@@ -124,7 +129,7 @@ def main(arguments: list[str]) -> int:
     if not lessons:
         raise UsageError(f"there are no lessons in {LESSONS}/: {how_to_enter_clone()}")
     if isinstance(options, ReleaseOptions):
-        for written in release(options.out, lessons, options.hidden):
+        for written in release(options.out, lessons, options.hidden, options.seed):
             print(written)
         return 0
     unix.check()
@@ -138,8 +143,9 @@ def main(arguments: list[str]) -> int:
         print(f"minidist: {said}", file=sys.stderr)
     if isinstance(options, GradeOptions):
         return grade_lessons(options, lessons)
-    outputs = course.Outputs(options.csv, options.feedback)
-    return course.grade_class(options.submissions, lessons, options.roster, outputs, asdict(options.how), options.jobs)
+    outputs = course.Outputs(options.csv, options.feedback, options.upload)
+    how = asdict(options.how), options.jobs, options.due, options.only
+    return course.grade_class(options.submissions, lessons, options.roster, outputs, *how)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.classroom.course.handed_in import look, sort_out
-from minidist.classroom.course.release import model_answers
+from minidist.classroom.course.release import SEED, model_answers
 from minidist.classroom.grading import reports
 from minidist.classroom.grading.grade import MACHINE_FAULT, grade, printable
 from minidist.cli.options import Parser, in_one_process, pathlib_path
@@ -71,7 +71,9 @@ def results(folder: Path) -> dict[str, Any] | None:
             return refusal(f"Not graded: {'; '.join(problems)}. {NOTEBOOK if notebook else WHAT}")
         shown, file, _ = exercises[lesson.name]
         assert file is not None
-        graded = grade(lesson, file, hidden if hidden.is_dir() else None)
+        seed = folder / "source" / SEED
+        drawn = int(seed.read_text()) if seed.is_file() else None
+        graded = grade(lesson, file, hidden if hidden.is_dir() else None, seed=drawn)
     print(reports.table(graded))
     if graded.machine:
         return None

@@ -146,7 +146,9 @@ def test_a_grade_in_every_form(lessons):
     assert (run.returncode, run.stderr) == (1, "")
     assert re.search(r"✓  1  doubles +2 of 2\n✗  2  negative numbers too +0 of 0.5\n", run.stdout)
     assert re.search(
-        r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\ngraded in [\d.]+ s\n\(--se", run.stdout
+        r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\ngraded in [\d.]+ s; [\d.]+ s of processor time, "
+        r"of at most 40 s\n\(--se",
+        run.stdout,
     )
     assert run.stdout.endswith("\n✗ 2\n    -1 becomes 2\nJUnit written to grade.xml\n")
     assert max(map(len, run.stdout.splitlines())) <= 80
@@ -285,10 +287,11 @@ def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
     assert run.stdout.count(said) == 3  # as it goes, once more, and at the end
     assert "\n1 not graded, for a fault of this machine: mend it and grade them again\n" in run.stdout
     with open(lessons / "points.csv") as file:
-        _, row = csv.reader(file)
-    assert (row[0], {*row[1:-1]}) == ("ada", {""})  # no points, and no total
-    assert row[-1].startswith(said)
-    assert "/nowhere/libmpi.so" in row[-1]
+        [row] = csv.DictReader(file)
+    note = row.pop("note")
+    assert (row.pop("student"), {*row.values()}) == ("ada", {""})  # no points, and no total
+    assert note.startswith(said)
+    assert "/nowhere/libmpi.so" in note
 
     options = ["--submission", "submissions/ada.py", "--gradescope", "results", "--junit", "grade.xml"]
     run = classroom(lessons, "grade", "lessons/01_tiny", *options, *NO_MPI[0], **NO_MPI[1])

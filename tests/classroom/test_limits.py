@@ -179,6 +179,18 @@ def test_all_parts_together_have_a_limit_of_processor_time(
     assert all("in all parts together they may use 1 s" in said for said in others), others
 
 
+@needs_proc
+def test_to_sleep_in_every_part_is_ended_like_computing(ring: Grader, tmp_path: Path) -> None:
+    """No single call sleeps for too long; yet a class would wait for them all."""
+    if not limits.waiting_time(os.getpid()):
+        pytest.skip("the kernel does not say who waits for a processor")
+    (tmp_path / "exercise.py").write_text(
+        "import time\n\ndef reduce_scatter(comm, x, out=None):\n    time.sleep(2.9)\n"
+    )
+    messages = ring.grade(tmp_path / "exercise.py", patience=1).messages
+    assert "or slept; in all parts together they may use 4 s" in messages["all_gather"]
+
+
 def test_ranks_leave_other_work_its_share_of_the_machine(ring: Grader, tmp_path: Path) -> None:
     """The kernel may give each session a share, which a rank must not change."""
     if ring.wire.isolation:

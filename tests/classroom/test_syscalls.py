@@ -9,6 +9,7 @@ import platform
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.classroom.grading import syscalls
+from minidist.classroom.grading import sandbox, syscalls
 from minidist.classroom.grading.nursery import Nursery
 from minidist.classroom.grading.router import route
 from minidist.exchange.rules import Rules
@@ -65,6 +66,7 @@ def ways() -> dict[str, Callable[[], object]]:
         "another's memory": lambda: called("ptrace", 16, os.getppid(), 0, 0),
         "memory without an owner": lambda: os.memfd_create("room"),
         "shared memory without a file": lambda: mmap.mmap(-1, 4096),
+        "shared pages of a file that all can read": lambda: mmap.mmap(shared.fileno(), 4096, prot=mmap.PROT_READ),
         "a pair of sockets": lambda: socket.socketpair(),
         "pages in a pipe": lambda: called("vmsplice", os.pipe()[1], 0, 0, 0),
         "a list of watched files": lambda: select.epoll(),
@@ -107,6 +109,33 @@ def test_what_ranks_inherit_is_not_shared(tmp_path: Path) -> None:
     assert (job.status, job.values) == ("ok", [[], []]), job.report
 
 
+def test_each_rank_has_device_files_of_its_own(tmp_path: Path) -> None:
+    """What one does to them, another one could see; without root they are the machine's."""
+    (tmp_path / "on_ranks.py").write_text(
+        "import os\n\ndef call(comm):\n"
+        "    with open('/dev/null', 'r+b') as null, open('/dev/urandom', 'rb') as random:\n"
+        "        assert null.write(b'x') == 1 and null.read() == b'' and len(random.read(8)) == 8\n"
+        "    return [list(os.stat(f'/dev/{name}')[1:3]) for name in os.listdir('/dev')]\n"
+    )
+    with Nursery(tmp_path / "on_ranks.py", isolate=True) as nursery:
+        job = route(nursery, f"{tmp_path}/on_ranks.py:call", [(), ()], Rules("eager"), 30)
+        apart = not nursery.isolation and can_make_devices(tmp_path / "null")
+    assert job.status == "ok", job.report
+    first, second = ({tuple(each) for each in value} for value in job.values)
+    assert len(first) == len(second) == len(sandbox.DEVICES)
+    if apart:
+        assert not first & second
+
+
+def can_make_devices(file: Path) -> bool:
+    try:
+        os.mknod(file, stat.S_IFCHR, os.makedev(1, 3))
+        file.open().close()
+    except OSError:
+        return False
+    return True
+
+
 def work() -> None:
     """What honest programs do."""
     fcntl.fcntl(0, fcntl.F_GETFD)
@@ -121,7 +150,9 @@ def work() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(b"x")
         file.flush()
-        mmap.mmap(file.fileno(), 1)  # shared, of a file
+        mmap.mmap(file.fileno(), 1)  # shared, of a file of its own
+    with open(os.__file__, "rb") as file:
+        mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)  # as libraries are loaded
 
 
 def try_all() -> dict[str, bool]:

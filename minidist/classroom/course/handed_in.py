@@ -5,12 +5,15 @@ A file is recognized by the names that it defines, or by a lesson's name among i
 neither is taken.
 """
 
+import argparse
 import os
 import re
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -26,6 +29,8 @@ LARGEST = 1 << 20  # bytes; a larger file is not searched for names
 SAID = 3  # how many of a student's files a note names
 DEEPEST = 50  # folders in folders that are unpacked
 ENCRYPTED = 1  # a flag of a file in a zip
+MARKED_LATE = re.compile(r"_LATE_\d+_\d+")  # in a name of Canvas's
+UNITS = ((172_800, 86_400, "days"), (5_400, 3_600, "h"), (90, 60, "min"), (0, 1, "s"))  # from how many seconds on
 UNPACKED = 100 << 20, 10_000  # bytes and files that a zip may hold
 
 
@@ -103,11 +108,47 @@ def unpack(archive: Path, place: Path) -> str:
             if deepest > DEEPEST:
                 return f"{archive.name} has folders in folders, {deepest:,} deep: at most {DEEPEST} are read"
             opened.extractall(place)
+            for each in inside:
+                keep_time(each, place)
     except OSError as error:
         return f"{archive.name} cannot be unpacked: {reason(error)}"
     except (EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         return f"{archive.name} cannot be unpacked: {error}"
     return ""
+
+
+def keep_time(each: zipfile.ZipInfo, place: Path) -> None:
+    """Give an unpacked file the time that the zip has for it."""
+    file = place / each.filename
+    with suppress(OSError, ValueError, OverflowError):  # no such day; or unpacked under another name
+        when = datetime(*each.date_time).timestamp()
+        if file.is_file() and not file.is_symlink():
+            os.utime(file, (when, when))
+
+
+# ---- when it was handed in -------------------------------------------------------------------------------------------
+
+
+def lateness(found: Found, due: float | None) -> str:
+    """How late a file is: "3 h"; "as Canvas says" if its name says so; "" if it is not. due: seconds since 1970."""
+    over = found.file.stat().st_mtime - due if found.file and due is not None else 0.0
+    if over > 0:
+        return next(f"{over / unit:.0f} {name}" for least, unit, name in UNITS if over >= least)
+    return "as Canvas says" if any(map(MARKED_LATE.search, found.shown.parts)) else ""
+
+
+def late(exercises: Mapping[str, Found], due: float | None) -> dict[str, str]:
+    """The lessons whose exercises are late, and how late."""
+    of = {lesson: lateness(found, due) for lesson, found in exercises.items()}
+    return {lesson: said for lesson, said in of.items() if said}
+
+
+def deadline(text: str) -> float:
+    """An argument type: a day, of which the end counts, or a minute, in this machine's time zone."""
+    try:
+        return datetime.fromisoformat(text if "T" in text or " " in text else f"{text}T23:59:59").timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be like 2026-12-01 or 2026-12-01T18:00, not {text!r}") from None
 
 
 # ---- which is which --------------------------------------------------------------------------------------------------

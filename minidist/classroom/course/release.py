@@ -27,6 +27,7 @@ KIT = Path(__file__).parent / "kit"
 PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "README.md", "pyproject.toml")
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
+SEED = "seed"  # a file of an autograder's
 OWN = "answers.py"  # functions with which a lesson's notebook goes on if a gap is not filled
 BUGS = ("claims/mutants/record/*.toml", "bugs/*.toml")
 READABLE = ("minidist.nn.layers",)  # hidden by lessons, but not sealed: only a few of its many lines are answers
@@ -41,10 +42,11 @@ exec(compile(__import__("zlib").decompress(__import__("base64").b85decode("{text
 '''
 
 
-def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> list[Path]:
+def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None, seed: int | None = None) -> list[Path]:
     """Write out/student/ and, for each lesson, out/autograder/LESSON.zip; return what was written.
 
-    hidden: an instructor's folder with more tests, for autograders alone. Raises UsageError if `out` is not empty.
+    hidden: an instructor's folder with more tests. seed: of all grades. Both are for autograders alone. Raises
+    UsageError if `out` is not empty.
     """
     if not find_clone():
         raise UsageError(f"release needs a clone, and is run there: {how_to_make('setup')}")
@@ -63,7 +65,7 @@ def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> l
         try:
             students_edition(student, lessons)
             autograders.mkdir()
-            written = [autograder(autograders / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+            written = [autograder(autograders / f"{lesson.name}.zip", lesson, hidden, seed) for lesson in lessons]
             finished = True
             return [student, *written]
         finally:
@@ -138,7 +140,7 @@ def without_answers(notebook: str) -> str:
 # ---- for Gradescope --------------------------------------------------------------------------------------------------
 
 
-def autograder(archive: Path, lesson: Path, hidden: Path | None) -> Path:
+def autograder(archive: Path, lesson: Path, hidden: Path | None, seed: int | None) -> Path:
     """A zip with setup.sh and run_autograder at its root, as Gradescope's autograder specification asks."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for name in ("setup.sh", "run_autograder"):
@@ -151,6 +153,8 @@ def autograder(archive: Path, lesson: Path, hidden: Path | None) -> Path:
         add(made, lesson, f"lesson/{lesson.name}")
         if hidden:
             add(made, hidden, "hidden")
+        if seed is not None:
+            made.writestr(SEED, str(seed))
     return archive
 
 

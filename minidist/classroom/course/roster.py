@@ -81,6 +81,8 @@ def read(file: Path) -> Roster:
     if not rows:
         raise UsageError(f"--roster {file} has nobody in it: its first line is a header, such as student,email")
     rows = [[cell.strip() for cell in row] + [""] * (len(header) - len(row)) for row in rows]
+    if is_canvas([title.strip().casefold() for title in header]):
+        rows = [row for row in rows if row[0] not in ("", "Points Possible")]  # lines on assignments
     for number, row in enumerate(rows, 1):
         if not row[0] or len(row) > len(header):
             raise UsageError(f"--roster {file}: student {number}, {','.join(row)!r}, does not fit the header")
@@ -88,6 +90,11 @@ def read(file: Path) -> Roster:
     if twice:
         raise UsageError(f"--roster {file} has {twice[0]!r} twice: let its first column be one's own")
     return Roster(header, rows)
+
+
+def is_canvas(titles: Sequence[str]) -> bool:
+    """Whether these are the columns of a gradebook of Canvas's."""
+    return [*titles[:2]] == ["student", "id"] and "section" in titles
 
 
 # ---- the owners of files ---------------------------------------------------------------------------------------------

@@ -17,11 +17,14 @@ def other_copies(folders: Sequence[Path] = ()) -> list[Path]:
     places |= {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
     found = [each for place in places if place.is_dir() for pattern in COPIES for each in place.glob(pattern)]
     visible = [each for each in found if not folders or {*folders} & {each, *each.parents}]
-    return sorted({each for each in visible if not each.is_dir() or (each.resolve() != PACKAGE and is_copy(each))})
+    return sorted({each for each in visible if each.resolve() != PACKAGE and is_copy(each)})
 
 
-def is_copy(folder: Path) -> bool:
-    return (folder / "__init__.py").exists() or (folder / "__init__.pyc").exists()
+def is_copy(path: Path) -> bool:
+    """Whether this is a package, and no command or data of its name; a file is packed then, and so has a suffix."""
+    return any((path / f"__init__.{suffix}").exists() for suffix in ("py", "pyc")) or (
+        path.is_file() and path.suffix != ""
+    )
 
 
 def warning() -> str:

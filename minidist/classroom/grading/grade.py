@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from minidist import UsageError
@@ -22,6 +22,7 @@ from minidist.system import processes
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
+NO_TESTS = "ended with status 5"  # pytest's
 READ = 10_000  # characters of a message: more than a student reads
 
 
@@ -55,6 +56,9 @@ class Grade:
     seconds: float = 0  # how long that took
     seed: int | None = None  # repeats the same grade
     notes: list[str] = field(default_factory=list)  # for the instructor: they change no points
+    used: float = 0  # seconds of processor time and of sleep, with what the grader needs to hear the ranks
+    limit: float = 0  # how many a submission may use
+    forms: list[tuple[str, int, int]] = field(default_factory=list)  # of its statements, with weights, and how often
 
     @property
     def earned(self) -> float:
@@ -72,9 +76,11 @@ def grade(
     patience: float | None = None,
     wire: str = "router",
     seed: int | None = None,
+    only: str | None = None,
 ) -> Grade:
     """Grade a file, or the student's exercise.py. hidden: a folder with more tests. patience: seconds of processor
-    time that a rank may use in a part. wire: "router" or "mpi". seed: repeats a grade."""
+    time that a rank may use in a part. wire: "router" or "mpi". seed: repeats a grade. only: words of the titles of
+    the parts to grade, if not all."""
     check_lesson(lesson)
     submission = submission or exercise_of(lesson)
     if not is_file(submission):
@@ -92,6 +98,7 @@ def grade(
         command += [f"--parts={written.fileno()}", f"--wire={wire}"]
         command += [f"--patience={patience}"] if patience else []
         command += [f"--seed={seed}"] if seed is not None else []
+        command += [f"--only={only}"] if only else []
         command += [str(lesson / "test_exercise.py"), *map(str, sorted(hidden.glob("test_*.py")) if hidden else [])]
         try:
             run = processes.run(
@@ -113,11 +120,13 @@ def grade(
     parts = {line["name"]: Part(**{**line, "message": printable(line["message"])}) for line in lines if "name" in line}
     for line in lines:
         if "seed" in line:
-            graded.seed, graded.notes = line["seed"], line["notes"]
+            graded = replace(graded, **line)
     for part in parts.values():
         if not part.done:
             part.earned, part.message = 0, f"not graded: the process that grades {ending}"
     graded.parts = list(parts.values())
+    if not parts and only and ending == NO_TESTS:
+        raise UsageError(f"no part of {lesson.name} has {only!r} in its title; --lesson names the one that has")
     if not parts:
         graded.error = f"there was nothing to grade: pytest {ending}\n{printable(output.strip())}"
     faults = [part.message for part in graded.parts if part.machine]

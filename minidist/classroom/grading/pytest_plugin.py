@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--patience", type=float, default=10.0, help="seconds of processor time that a part's rank may use")
     group.addoption("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
     group.addoption("--seed", type=int, help="of inputs and of the order of messages: repeats a grade exactly")
+    group.addoption("--only", metavar="WORDS", help="parts with these words in their titles")
     group.addoption("--parts", type=int, metavar="FD", help="write JSON for every part before and after it runs")
 
 
@@ -80,6 +81,8 @@ def submission(request: pytest.FixtureRequest, submissions: dict[Path, Any]) -> 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lesson = Path(config.getoption("--lesson") or ".").resolve()
+    if words := config.getoption("--only"):
+        items[:] = [item for item in items if any(words in mark.args[1] for mark in item.iter_markers("points"))]
     for item in items:
         for mark in item.iter_markers("points"):
             points, title = mark.args
@@ -118,7 +121,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if config.stash[PARTS]:
-        _write(config, {"seed": config.getoption("--seed"), "notes": notes(config)})
+        every = config.stash[SUBMISSIONS].values()
+        forms = [(form, weight, n) for one in every for (form, weight), n in one.forms.items()]
+        used, limit = sum(one.used for one in every), sum(one.whole for one in every)
+        said = {"used": used, "limit": limit, "forms": forms}
+        _write(config, {"seed": config.getoption("--seed"), "notes": notes(config), **said})
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

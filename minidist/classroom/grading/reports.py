@@ -23,7 +23,11 @@ def table(grade: Grade) -> str:
         title = part.title + (" (hidden)" if part.hidden else "")
         verdict = "✓" if part.earned == part.points else "✗"
         lines.append(f"{verdict} {position:2}  {title:65} {part.earned:g} of {part.points:g}")
-    lines += ["", f"{grade.earned:g} of {grade.possible:g} points", f"graded in {grade.seconds:.1f} s"]
+    lines += [
+        "",
+        f"{grade.earned:g} of {grade.possible:g} points",
+        f"graded in {grade.seconds:.1f} s{of_processors(grade)}",
+    ]
     if grade.seed is not None:
         lines.append(f"(--seed {grade.seed} grades the same again)")
     lines += [wrapped(f"note: {note}") for note in grade.notes]
@@ -35,6 +39,10 @@ def table(grade: Grade) -> str:
         positions = ", ".join(str(position) for position, _ in lost)
         lines += ["", f"✗ {positions}", textwrap.indent(wrapped(lost[0][1]), " " * 4)]
     return "\n".join(lines)
+
+
+def of_processors(grade: Grade) -> str:
+    return f"; {grade.used:.1f} s of processor time, of at most {grade.limit:g} s" if grade.limit else ""
 
 
 def reason(message: str) -> str:

@@ -66,6 +66,7 @@ class Routed(JobOutcome):
     splits: int = 0  # how often the world was split
     fault: str = ""  # of the machine: why this end says nothing about the program
     used: float = 0.0  # seconds of processor time, with all that the ranks have started
+    idle: float = 0.0  # seconds in which they wanted no processor, as far as the kernel says that
 
 
 def route(
@@ -119,6 +120,7 @@ def route(
         exits = nursery.end(router.first if router.gone else None)
         job = router.outcome(exits, time.monotonic() - begin)
         job.used = limits.look_at(nursery.processes).seconds - router.before
+        job.idle = router.idle if limits.waiting_time(os.getpid()) else 0.0
         return job
 
 
@@ -149,6 +151,7 @@ class Router(Lines):
         self.memory = 0  # bytes that they may have together
         self.together = 0.0  # seconds of processor time that they may use together
         self.used = 0.0  # and how many they have used
+        self.idle = 0.0  # seconds in which they wanted no processor
         self.before = 0.0  # seconds that the processes from which they descend had used for earlier jobs
         self.cases = 0  # number of cases: the world is split for each
         self.excess = ""  # what they use too much of, in words
@@ -175,7 +178,9 @@ class Router(Lines):
             now = time.monotonic()
             if now > checked + LULL:
                 before, wanted = wanted, self.wanted()
-                computes, checked = wanted - before > (now - checked) / 2, now
+                computes = wanted - before > (now - checked) / 2
+                self.idle += 0 if computes else now - checked
+                checked = now
             allowed = max(patience, self.longest) if computes else patience
             if now > begin + allowed and not self.hung and self.first is None:
                 enough = self.together and self.used > self.together / ENOUGH

@@ -9,6 +9,7 @@ they have only their limits (see limits.py). The grade says so.
 import ctypes
 import os
 import signal
+import stat
 import sys
 import sysconfig
 import tempfile
@@ -25,12 +26,13 @@ from minidist.system import processes
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
 MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
 KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
 USERS = 0x5F00_0000  # the first of the ranks' user ids, one for each rank; not in use otherwise
 NOBODY = 65534
 TMP = "size=8m,nr_inodes=1024,mode=1777"  # small, because files there are memory that counts for no process
-DEVICES = ("null", "random", "urandom")  # and no zero: shared memory of it, too, counts for none
+DEVICES = {"null": 3, "random": 8, "urandom": 9}  # and no zero: shared memory of it, too, counts for none
 PARTS = ("lib", "lib64", "pyvenv.cfg")  # of Python's prefix, which may also be the top of a clone
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
 
@@ -82,9 +84,11 @@ def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str
 
 
 def enter_alone(rank: int) -> None:
-    """Give a rank a /tmp, a network and shared memory of its own, and no privileges."""
+    """Give a rank a /tmp, device files, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
+    with suppress(OSError):  # in a user namespace no device can be made: there it keeps the machine's
+        make_devices(Path(scratch[0]))
     for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, for old kernels, also shows counters
         with suppress(OSError):  # where there is a /proc
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
@@ -94,6 +98,22 @@ def enter_alone(rank: int) -> None:
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
     tempfile.tempdir = None  # forget the folder found outside
     become_another(rank)
+
+
+def make_devices(place: Path) -> None:
+    """Cover /dev with device files that no other process has: they are made in `place`, to be tried, and moved."""
+    folder = place / "dev"
+    folder.mkdir()
+    try:
+        mount("tmpfs", str(folder), "tmpfs", MS_NOSUID, "size=4k,mode=755")
+        for name, minor in DEVICES.items():
+            os.mknod(folder / name, stat.S_IFCHR, os.makedev(1, minor))
+            os.chmod(folder / name, 0o666)
+        mount("none", str(folder), "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
+        mount(str(folder), "/dev", "", MS_MOVE)
+    finally:
+        libc().umount2(str(folder).encode(), MNT_DETACH)
+        folder.rmdir()
 
 
 def fork_apart() -> int:

@@ -25,7 +25,7 @@ from minidist.classroom.grading.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
 from minidist.mpi.words import name_ranks
 
-WHOLE = 10  # times the patience: processor time of all ranks in all parts
+WHOLE = 4  # times the patience: what all ranks use in all parts; no right answer needs a quarter of it
 AFTER_A_HANG = 2.0  # seconds of patience with the next parts, once a part has been ended for taking too long
 TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
@@ -93,12 +93,13 @@ class Submission:
     ) -> None:
         self.program, self.on_ranks = program.resolve(), on_ranks.resolve()
         self.patience = patience  # seconds of processor time for a rank's part; a right one takes less than one
-        self.whole, self.used = WHOLE * patience, 0.0  # seconds for all parts, and how many have been used
+        self.whole, self.used = WHOLE * patience, 0.0  # seconds for all parts, and how many have been used or slept
         self.seed, self.asked, self.hidden = seed, list(asked), list(hidden)
         self.begin("")
         self.in_every_part = ""  # why no part can be run, once that is known
         self.refused: dict[str, str] = {}  # functions that use what they must not -> message
         self.copied: dict[str, tuple[int, int]] = {}  # the chapter's functions -> how many statements, of how many
+        self.forms = likeness.Forms()  # of its statements
         self.hidden_code = ""  # where it runs code that is not in its text
         self.messages: dict[Message, Seen] = {}  # of the last run, as the router has seen it
         if not self.program.is_file():
@@ -130,7 +131,8 @@ class Submission:
             self.refused, self.hidden_code = seen["refused"], seen["hidden code"]
             self.wire.keep_hashes_apart(seen["hashes"])
             chapters = forms_of_chapters(self.hidden, self.asked, self.on_ranks.parent)
-            self.copied = likeness.find_alike(chapters, likeness.Forms(seen["forms"]))
+            self.forms = likeness.Forms(seen["forms"])
+            self.copied = likeness.find_alike(chapters, self.forms)
 
     def notes(self) -> list[str]:
         """Notes for the instructor, which change no points."""
@@ -194,8 +196,8 @@ class Submission:
         self.used += ran.used + time.process_time() - begin  # of ranks, and of this process, which hears them
         if self.used >= self.whole:
             self.in_every_part = (
-                f"its ranks, with all that they have started and said, had used {self.used:.0f} s of processor time; in"
-                f" all parts together they may use {self.whole:.0f} s."
+                f"its ranks, with all that they have started and said, had used {self.used:.0f} s of processor time, or"
+                f" slept; in all parts together they may use {self.whole:.0f} s."
             )
         if ran.status != "ok":
             raise Lost(self.explain(ran, cases))

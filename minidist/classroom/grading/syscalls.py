@@ -60,11 +60,11 @@ F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY = 36, 37, 38, 1024,
 LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY)
 OTHERS = (1031, 1036, 1038)  # F_SETPIPE_SZ; F_SET_RW_HINT and F_SET_FILE_RW_HINT, which stay with a file
 NAMESPACES = 0x7E020000  # the flags of clone that make any
-MAP_SHARED, MAP_ANONYMOUS = 1, 32
+MAP_SHARED, MAP_ANONYMOUS, PROT_WRITE = 1, 32, 2
 SIGCHLD = 17
 
 # Offsets in the kernel's record of a call: its number, its architecture, and the lower half of an argument.
-NUMBER, ARCHITECTURE, FIRST, SECOND, FOURTH = 0, 4, 16, 24, 40
+NUMBER, ARCHITECTURE, FIRST, SECOND, THIRD, FOURTH = 0, 4, 16, 24, 32, 40
 UPPER = 4  # bytes from there to the upper half
 LOAD, EQUALS, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of the machine
 
@@ -95,11 +95,11 @@ def refuse() -> str:
 
 
 def program(column: int, architecture: int) -> list[Instruction]:
-    """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone,
-    shared memory without a file by the fourth of mmap. A futex must be the process's own; else it is as if its value
-    had changed: a C library that waits for its threads looks again. A process must not ignore SIGCHLD: then
-    the kernel would forget what its children have used. clone3 seems not to exist, because a filter cannot see its
-    arguments; callers then use clone."""
+    """A filter. It refuses calls by number, locks by the second argument of fcntl, namespaces by the first of clone, by
+    the third and fourth of mmap shared memory without a file, or of one that is only read. A futex must be the
+    process's own; else it is as if its value had changed: a C library that waits for its threads looks again. A process
+    must not ignore SIGCHLD: then the kernel would forget what its children have used. clone3 seems not to exist,
+    because a filter cannot see its arguments; callers then use clone."""
     no, missing = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, architecture), (RETURN, 0, 0, no), (LOAD, 0, 0, NUMBER)]
     code += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, no)]
@@ -111,8 +111,9 @@ def program(column: int, architecture: int) -> list[Instruction]:
         code += [(RETURN, 0, 0, no)]
     code += [(EQUALS, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]
     code += [(EQUALS, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST), (HAS, 0, 1, NAMESPACES), (RETURN, 0, 0, no)]
-    code += [(RETURN, 0, 0, ALLOW), (EQUALS, 0, 5, MMAP[column]), (LOAD, 0, 0, FOURTH), (HAS, 0, 2, MAP_ANONYMOUS)]
-    code += [(HAS, 0, 1, MAP_SHARED), (RETURN, 0, 0, no), (RETURN, 0, 0, ALLOW)]
+    code += [(RETURN, 0, 0, ALLOW), (EQUALS, 0, 7, MMAP[column]), (LOAD, 0, 0, FOURTH), (HAS, 0, 4, MAP_SHARED)]
+    code += [(HAS, 2, 0, MAP_ANONYMOUS), (LOAD, 0, 0, THIRD), (HAS, 1, 0, PROT_WRITE), (RETURN, 0, 0, no)]
+    code += [(RETURN, 0, 0, ALLOW)]
     code += [(EQUALS, 0, 4, FUTEX[column]), (LOAD, 0, 0, SECOND), (HAS, 1, 0, FUTEX_PRIVATE)]
     code += [(RETURN, 0, 0, REFUSE | errno.EAGAIN), (RETURN, 0, 0, ALLOW)]
     code += [(EQUALS, 0, 8, SIGACTION[column]), (LOAD, 0, 0, FIRST), (EQUALS, 0, 4, SIGCHLD), (LOAD, 0, 0, SECOND)]

@@ -41,7 +41,7 @@ class Ran:
     values: list[Any] = field(default_factory=list)  # of each rank
     sent: list[list[Sent]] = field(default_factory=list)  # of each rank, in each case
     messages: dict[Message, Seen] = field(default_factory=dict)  # what the router has seen, and from which line
-    used: float = 0.0  # seconds of processor time, as far as it is known
+    used: float = 0.0  # seconds of processor time, and of sleep, as far as they are known
 
 
 class RouterWire:
@@ -85,7 +85,7 @@ class RouterWire:
             "minidist.classroom.grading.ranks:run_cases", arguments, patience, rules, job, spoiled, together
         )
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)
-        ran.messages, ran.used = routed.messages, routed.used
+        ran.messages, ran.used = routed.messages, routed.used + routed.idle
         if routed.status == "ok":
             ran.values = routed.values
         for groups in routed.groups:
