@@ -9,13 +9,14 @@ import time
 
 import numpy as np
 
-from minidist.mpi import environment, shm
+from minidist.mpi import environment, interface, shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
 
 shm.refuse()
 
-CROWD = environment.local_ranks() / (os.cpu_count() or 1)  # ranks per core, if they may use all cores
+# Ranks per core, if they may use all cores. Hosts made of namespaces share this machine's.
+CROWD = (environment.ranks() if interface.HOSTS in os.environ else environment.local_ranks()) / (os.cpu_count() or 1)
 if CROWD > 1:  # otherwise MPICH polls a thousand times before it yields to another rank of the core
     os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 
@@ -188,5 +189,5 @@ def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
 
 def world(ledger: Ledger | None = None) -> Comm:
     """The communicator of all ranks that mpirun started."""
-    port = CrowdedPort if CROWD > 2 else MPIPort
+    port = CrowdedPort if CROWD > 2 or interface.HOSTS in os.environ else MPIPort
     return Comm(port(MPI.COMM_WORLD), ledger)

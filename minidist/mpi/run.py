@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from minidist.mpi import environment, output, stops
+from minidist.mpi import environment, interface, output, stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
@@ -57,7 +57,7 @@ def run(
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
-    comm = world()
+    comm = world(interface.ledger())
     common_folder()
     Watchdog(comm, end=abort, follows=rank is not None).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which `stay_behind` has blocked
