@@ -1,7 +1,5 @@
 """A process that makes hosts, runs a job on them, and takes all of it with it when it ends, however it ends.
 
-    python -m minidist.hosts.inside SPEC
-
 It forks the first process of a new PID namespace. When that one ends, the kernel kills all others in there: hosts,
 mpirun and ranks. Nothing has a name outside, so namespaces and interfaces go with their last process.
 
@@ -31,7 +29,7 @@ FOLDER = "/dev/shm"  # each host has its own: else MPI would cross hosts unseen
 AGENT = f"""#!/bin/sh
 host=$1
 shift
-exec nsenter -t "$(cat {FOLDER}/$host)" -n -u -i -m -- sh -c "$*"
+exec nsenter -t "$(cat {FOLDER}/$host)" -n -u -i -m -- sh -c "exec $*"
 """
 MTU = 9000  # of links, as clusters have it
 QUEUE = "burst 64k limit 64m"  # no packet is dropped: TCP's windows are smaller, so no byte is sent twice
@@ -153,7 +151,10 @@ def run(spec: dict[str, Any]) -> int:
         mount("proc", "/proc")
         mount("tmpfs", FOLDER)
         if spec["delay"]:
-            perform("tc", ["qdisc add dev lo root netem delay 1ms"])
+            try:
+                perform("tc", ["qdisc add dev lo root netem delay 1ms"])
+            except Refused:
+                raise Refused("this kernel has no netem, which --delay needs") from None
         hosts = [make_host(number) for number in range(spec["hosts"])]
         join(hosts, spec)
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
 """What the kernel counts at a host's network interface, and what ranks say that they sent, for the same moments.
 
-`python -m minidist hosts` sets HOSTS: then each rank writes its record into that folder, next to what it printed.
+The command `hosts` sets HOSTS: then each rank writes its record into that folder.
 """
 
 import json
