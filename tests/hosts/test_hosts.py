@@ -81,6 +81,36 @@ def test_a_link_between_racks_is_slow_and_a_link_within_is_not(tmp_path: Path) -
     assert min(float((tmp_path / f"{rank}-{rank ^ 1}").read_text()) for rank in range(4)) < max(across)
 
 
+MOVING = """
+import time
+import numpy as np
+from minidist.mpi import interface, over_mpi
+from minidist.mpi.run import run
+
+def main(comm, _):
+    out, nothing = np.zeros(1 << 24, np.uint8), interface.read()["received"]
+    comm.barrier()
+    requests = [comm.irecv(out, 1 - comm.rank), comm.isend(np.ones_like(out), 1 - comm.rank)]
+    give_up = time.monotonic() + {seconds}
+    while interface.read()["received"] - nothing < out.size and time.monotonic() < give_up:
+        time.sleep(0.05)  # computing, without a call of MPI
+    moved = interface.read()["received"] - nothing >= out.size
+    for request in requests:
+        request.wait()
+    return 0 if moved and out.all() else 9
+
+run(main, lambda comm: over_mpi.__dict__.update(POLL={poll}))
+"""
+
+
+@pytest.mark.parametrize(("poll", "seconds", "status"), [("over_mpi.POLL", 60, 0), ("100", 2, 9)])
+def test_messages_between_hosts_move_while_ranks_compute(poll: str, seconds: int, status: int, tmp_path: Path) -> None:
+    """Also that they do not without the thread, so that the test can fail."""
+    (tmp_path / "moving.py").write_text(MOVING.format(poll=poll, seconds=seconds))
+    done = hosts("2", "--", sys.executable, str(tmp_path / "moving.py"))
+    assert done.returncode == status, done.stderr
+
+
 def test_the_status_is_that_of_the_job() -> None:
     assert hosts("2", "--", *program("raise SystemExit(7)")).returncode == 7
 
