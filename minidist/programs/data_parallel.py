@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from minidist import data_parallel
+from minidist import UsageError, data_parallel
 from minidist.claims import published
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
@@ -36,16 +36,19 @@ class OnDataAxis(Chapter[B]):
         return replace(job, settings=replace(job.settings, bucket_size=job.own.bucket_size))
 
 
+WAYS = ("ring", "server", "overlap")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataParallelOptions:
-    reduce: str = choice(("ring", "server"), "ring", "over a ring, or through a master", None)
+    reduce: str = choice(WAYS, "ring", "over a ring, through a master, or while computing", None)
     bucket_size: int | None = buckets()
 
 
 def claims(run: Run) -> list[Claim]:
     """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
     held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
-    if run.reduce == "ring":
+    if run.reduce != "server":
         return [*held, *traffic_claims(run)]
     all_gradients, n = run.model.parameters(run.ranks) * run.gradient_bytes, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
@@ -62,9 +65,16 @@ def claims(run: Run) -> list[Claim]:
 class DataParallelChapter(OnDataAxis[DataParallelOptions]):
     name, doc, options = "data_parallel", data_parallel.__doc__, DataParallelOptions
     claims = staticmethod(claims)
-    cases = {"ring": "--reduce ring", "server": "--reduce server"}
+    cases = {"ring": "--reduce ring", "server": "--reduce server", "overlap": "--reduce overlap"}
+
+    def checked(self, job: Job[DataParallelOptions]) -> Job[DataParallelOptions]:
+        if job.own.reduce == "overlap" and job.own.bucket_size:
+            raise UsageError("--reduce overlap sums a whole unit at a time: leave out --bucket-size")
+        return super().checked(job)
 
     def make(self, job: Job[DataParallelOptions], comm: Any) -> data_parallel.DataParallel:
+        if job.own.reduce == "overlap":
+            return data_parallel.Overlapped(job.units, job.settings, comm)
         return data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.own.reduce)
 
 
