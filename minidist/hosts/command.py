@@ -87,5 +87,5 @@ def print_accounts(network: Network, records: Sequence[Record]) -> bool:
     took, waited = step_of(records)
     if took:
         parts = f"{1e3 * (took - waited):.1f} of computing, {1e3 * waited:.1f} of waiting"
-        say(f"A step takes {1e3 * took:.1f} ms on the rank that waits least: {parts} (medians).")
+        say(f"A step takes {1e3 * took:.1f} ms on the rank that waits least: {parts} (means).")
     return all(row.agrees for row in rows)

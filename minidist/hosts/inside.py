@@ -161,8 +161,9 @@ def run(spec: dict[str, Any]) -> int:
     write(f"{FOLDER}/agent", AGENT)
     os.chmod(f"{FOLDER}/agent", 0o700)
     launch = ["-launcher", "rsh", "-launcher-exec", f"{FOLDER}/agent", "-iface", "ctl"]
-    where = ["-hosts", ",".join(map(address, range(len(hosts)))), "-ppn", str(spec["ranks_per_host"])]
-    ranks = ["-n", str(len(hosts) * spec["ranks_per_host"])]
+    each = spec["ranks_per_host"]
+    where = ["-hosts", ",".join(map(address, range(len(hosts)))), "-ppn", str(1 if spec["spread"] else each)]
+    ranks = ["-n", str(len(hosts) * each)]
     environment = {**os.environ, "UCX_NET_DEVICES": "eth0"}
     return subprocess.call([spec["mpirun"], *launch, *where, *ranks, *spec["command"]], env=environment)
 

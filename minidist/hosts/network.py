@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,20 +34,21 @@ class Network:
     racks: int = 1
     between: str = "50mbit"
     delay: str | None = None
+    spread: bool = False  # whether consecutive ranks are on different hosts
 
     @property
     def ranks(self) -> int:
         return self.hosts * self.ranks_per_host
 
     def host_of(self, rank: int) -> int:
-        return rank // self.ranks_per_host
+        return rank % self.hosts if self.spread else rank // self.ranks_per_host
 
     def rack_of(self, rank: int) -> int:
         return self.host_of(rank) * self.racks // self.hosts
 
     def run(self, command: Sequence[str], **how: Any) -> tuple[int, str, list["Record"]]:
-        """Run a command on all ranks. Returns its exit status, what it printed if stdout is piped, and what each rank
-        of minidist recorded. Raises UsageError where there can be no hosts."""
+        """Run a command on all ranks. Returns its exit status, its errors if stderr is piped, and what each rank of
+        minidist recorded. Raises UsageError where there can be no hosts."""
         mpirun = check_programs()
         with temporary_folder() as folder:
             spec = {**asdict(self), "mpirun": mpirun, "command": [*command], "parent": os.getpid()}
@@ -60,7 +62,7 @@ class Network:
             )
             found = [Path(folder, f"{rank}.json") for rank in range(self.ranks)]
             records = [Record(rank, json.loads(each.read_text())) for rank, each in enumerate(found) if each.exists()]
-        return done.returncode, done.stdout or "", records if len(records) == self.ranks else []
+        return done.returncode, done.stderr or "", records if len(records) == self.ranks else []
 
 
 def bits(rate: str) -> float:
@@ -91,10 +93,14 @@ class Record:
             (kind, int(peer), unit, count) for (kind, _, peer, unit), count in found["sent"]
         ]
 
-    def steps(self) -> list[tuple[float, float]]:
-        """Seconds of each step, and of these, waiting: from one reset of the ledger to the next."""
-        pairs = zip(self.moments, self.moments[1:], strict=False)
-        return [(end - begin, waited - before) for (begin, before), (end, waited) in pairs]
+    def steps(self) -> list[tuple[float, float, dict[int, int]]]:
+        """Of each step but the first: seconds, of these waiting, and bytes sent to each rank. A step is from one reset
+        of the ledger to the next."""
+        pairs = [*zip(self.moments, self.moments[1:], strict=False)]
+        return [
+            (end - begin, waited - before, {int(peer): sent for peer, sent in peers.items()})
+            for (begin, before, _), (end, waited, peers) in pairs[1:] or pairs
+        ]
 
 
 class Account(NamedTuple):
@@ -125,7 +131,8 @@ def account(network: Network, host: int, records: Sequence[Record]) -> Account:
     left = [sent for record in mine for sent in record.sent if network.host_of(sent[1]) != host]
     payload, control = (sum(n for of, _, unit, n in left if (of, unit) == (kind, "bytes")) for kind in KINDS)
     messages = sum(n for _, _, unit, n in left if unit == "messages")
-    envelope = content(end, empty) / (interface.EMPTY * network.ranks_per_host)
+    crossing = len(mine) * (len(records) - len(mine))  # pairs of a rank here and a rank elsewhere
+    envelope = content(end, empty) / (interface.EMPTY * max(crossing, 1))
     kernel = end["sent"] - begin["sent"]
     return Account(
         host,
@@ -145,10 +152,22 @@ def content(begin: dict[str, int], end: dict[str, int]) -> int:
 
 
 def step_of(records: Sequence[Record]) -> tuple[float, float]:
-    """Seconds of a step, and of these, waiting: medians over the steps, of the rank that waits least."""
-    rows = [record.steps()[1:] or record.steps() for record in records]
+    """Seconds of a step, and of these, waiting: means, of the rank that waits least."""
+    rows = [record.steps() for record in records]
     if not all(rows):
         return 0.0, 0.0
-    times = [tuple(statistics.median(step[i] for step in steps) for i in (0, 1)) for steps in rows]
-    took, waited = min(times, key=lambda time: time[1])
-    return took, waited
+    means = [(statistics.mean(step[0] for step in steps), statistics.mean(step[1] for step in steps)) for steps in rows]
+    return min(means, key=lambda mean: mean[1])
+
+
+def across(network: Network, records: Sequence[Record]) -> float:
+    """Bytes of a step, by the ledger, over the busiest link of a host, in its busier direction."""
+    sent: Counter[tuple[int, int]] = Counter()  # (host, +1 or -1) -> bytes out of it, or in
+    for record in records:
+        steps = record.steps()
+        for peer, nbytes in ((peer, nbytes / len(steps)) for step in steps for peer, nbytes in step[2].items()):
+            here, there = network.host_of(record.rank), network.host_of(peer)
+            if here != there:
+                sent[here, 1] += nbytes
+                sent[there, -1] += nbytes
+    return max(sent.values(), default=0)

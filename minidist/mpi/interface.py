@@ -13,24 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from minidist.mpi import environment
 from minidist.mpi.comm import Comm, Ledger
 
 HOSTS = "MINIDIST_HOSTS"
 INTERFACE = "eth0"
-EMPTY = 200  # messages without content, whose size on the wire is what MPI adds to any message
+EMPTY = 50  # messages without content to each other rank: their size on the wire is what MPI adds to any message
 
 
 class StepLedger(Ledger):
-    """A ledger that also keeps when it was reset, and how long this rank had waited until then: a step's beginning."""
+    """A ledger that also keeps when it was reset, how long this rank had waited until then, and what it had sent since
+    the reset before: a step."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.moments: list[tuple[float, float]] = []
+        self.moments: list[tuple[float, float, dict[int, int]]] = []
 
     def reset(self) -> None:
+        self.moments.append((time.perf_counter(), self.waited, self.by_peer()))
         super().reset()
-        self.moments.append((time.perf_counter(), self.waited))
 
 
 def ledger() -> Ledger | None:
@@ -56,10 +56,9 @@ def watched(comm: Comm) -> Iterator[None]:
     yield
     end = look(comm)
     sent = comm.ledger.ever() - before
-    size, here = comm.size, environment.local_ranks()
     nothing = np.empty(0, np.uint8)
-    for _ in range(EMPTY if here < size else 0):
-        comm.sendrecv(nothing, (comm.rank + here) % size, nothing.copy(), (comm.rank - here) % size)
+    for distance in [*range(1, comm.size)] * EMPTY:
+        comm.sendrecv(nothing, (comm.rank + distance) % comm.size, nothing.copy(), (comm.rank - distance) % comm.size)
     record: dict[str, Any] = {"counters": [begin, end, look(comm)], "moments": getattr(comm.ledger, "moments", [])}
     record["sent"] = [*sent.items()]
     Path(os.environ[HOSTS], f"{comm.rank}.json").write_text(json.dumps(record), encoding="utf-8")

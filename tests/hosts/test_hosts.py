@@ -14,7 +14,7 @@ import pytest
 
 from minidist import UsageError
 from minidist.__main__ import main
-from minidist.hosts.network import Network, Record, account, bits, check_programs, step_of
+from minidist.hosts.network import Network, Record, account, across, bits, check_programs, step_of
 from minidist.launch import launcher
 
 MARK = "MINIDIST_TEST_HOSTS"  # in the environment of all processes of a test
@@ -178,7 +178,7 @@ def test_another_mpi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def record(rank: int, payload: int, messages: int, wire: int, **more: Any) -> Record:
     """A rank whose host has sent `wire` bytes in packets of 1,000, and whose empty messages took 30 bytes each."""
     end = {"sent": wire, "received": wire, "packets out": wire // 1000}
-    after = {"sent": wire + 200 * 96, "received": wire, "packets out": wire // 1000 + 200}
+    after = {"sent": wire + 50 * 96, "received": wire, "packets out": wire // 1000 + 50}
     zero = dict.fromkeys(end, 0)
     sent = [(("payload", "p", 1 - rank, "bytes"), payload), (("payload", "p", 1 - rank, "messages"), messages)]
     sent += [(("payload", "p", rank, "bytes"), 10**9)]  # stays within the host
@@ -189,8 +189,7 @@ def record(rank: int, payload: int, messages: int, wire: int, **more: Any) -> Re
 def test_a_count_that_is_wrong_by_three_percent_is_seen(forgotten: int, agrees: bool) -> None:
     wire, messages = 1_000_000, 100
     payload = wire - 66 * 1000 - 30 * messages - forgotten
-    both = [record(rank, payload, messages, wire) for rank in (0, 1)]
-    found = account(Network(2), 0, both)
+    found = account(Network(2), 0, [record(rank, payload, messages, wire) for rank in (0, 1)])
     assert (found.payload, found.headers, found.envelopes, found.rest) == (payload, 66_000, 3000, forgotten)
     assert found.agrees == agrees
 
@@ -202,13 +201,25 @@ def test_small_messages_may_differ_by_ten_percent() -> None:
         assert account(Network(2), 1, [record(rank, payload, messages, wire) for rank in (0, 1)]).agrees == agrees
 
 
+def stepping(rank: int, waited: float, **sent: int) -> Record:
+    """A rank of four with two steps of a second, after a first one of nine."""
+    moments = [[float(at), waited * at, {peer[1:]: n for peer, n in sent.items()}] for at in (0, 9, 10, 11)]
+    return record(rank, 0, 0, 0, moments=moments)
+
+
 def test_a_step_is_from_reset_to_reset() -> None:
-    moments = [[0.0, 0.0], [9.0, 1.0], [10.0, 1.25], [11.0, 1.75], [12.0, 2.25]]
-    other = [[at, 2 * waited] for at, waited in moments]
-    records = [record(0, 0, 0, 0, moments=moments), record(1, 0, 0, 0, moments=other)]
-    assert step_of(records) == (1.0, 0.5)
+    assert step_of([stepping(0, 0.5), stepping(1, 0.25)]) == (1.0, 0.25)
+    assert step_of([record(0, 0, 0, 0)]) == (0.0, 0.0)
     assert bits("200mbit") == 200e6
     assert bits("1.5gbit") == 1.5e9
+
+
+def test_bytes_across_a_link_depend_on_where_ranks_are() -> None:
+    records = [stepping(0, 0, r1=100, r2=7), stepping(1, 0, r0=1), stepping(2, 0, r3=10), stepping(3, 0, r2=50)]
+    assert across(Network(2, 2), records) == 7
+    assert across(Network(2, 2, spread=True), records) == 100 + 10
+    assert across(Network(4), records) == 107
+    assert across(Network(1, 4), records) == 0
 
 
 # ---- nothing is left ------------------------------------------------------------------------------------------------
