@@ -64,6 +64,7 @@ COMMANDS = {
         "minidist.claims.mutants:main",
         more=lambda: ([chapter.name for chapter in CHAPTERS],),
     ),
+    "hosts": Command("several hosts on this machine, joined by slow links", "minidist.hosts.command:main"),
     "bugs": Command("published bugs, rebuilt; which check notices each", "minidist.bugs.command:main"),
 }
 

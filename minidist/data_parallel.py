@@ -2,13 +2,15 @@
 
     mpirun -n 4 python -m minidist.data_parallel
     mpirun -n 4 python -m minidist.data_parallel --reduce server
+    mpirun -n 4 python -m minidist.data_parallel --reduce overlap
 
 Each rank runs forward and backward on its rows, the gradients are summed over the ranks, and every rank makes the same
 update. There are two ways to sum. A master rank can do it; its links then carry N-1 times what any other rank's do. Or
 each unit's gradient goes through a ring all-reduce, as soon as it is complete and before the backward of the unit
 below. These are gradient buckets (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704, section 3.2.2);
 Sergeev & Del Balso ("Horovod", 2018, arXiv 1802.05799) brought the ring to deep learning. PyTorch sends a bucket while
-it computes the next gradients. Here the order and the bytes are the same, but a rank waits for its messages.
+it computes the next gradients. --reduce overlap does so (`Overlapped`); otherwise a rank waits for its messages. The
+order of the units, the bytes and the sums are the same.
 
 With --bucket-size N, gradients go through one buffer of N elements instead: small ones are summed together, large ones
 in parts. The buffer's size does not depend on the model (ZeRO, section 6.2), and each sum is the same to the last bit.
@@ -17,6 +19,7 @@ Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ opt
 no matter how many ranks there are. ZeRO sets out to divide these bytes among the ranks.
 """
 
+import functools
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from weakref import proxy
@@ -26,7 +29,7 @@ import numpy as np
 from minidist import contents, ring
 from minidist.engine import Engine, Settings
 from minidist.memory.buffer import ConstantBuffer
-from minidist.mpi.comm import Comm
+from minidist.mpi.comm import Comm, Request
 from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
@@ -142,6 +145,40 @@ class DataParallel(Engine):
     def collect_on_rank_0(self, named: dict[str, Array]) -> dict[str, Array]:
         everyone = self.axes.others.gather_object(named) if self.axes.others else [named]
         return {name: array for stage in everyone or [] for name, array in stage.items()}
+
+
+class Overlapped(DataParallel):
+    """The same bytes and sums, but a unit's are under way while the units below it compute."""
+
+    def __init__(self, units: list[Unit], settings: Settings, comm: Comm) -> None:
+        super().__init__(units, settings, comm)
+        self.summing: tuple[Flat, Array, list[Request]] | None = None  # reduce-scatter: one at a time
+        self.gathering: list[Request] = []  # all-gathers of sums
+
+    def reduce(self, flat: Flat) -> None:
+        """Start to sum a gradient: each rank sums its shard."""
+        self.gather_sum()
+        mine = shard_of(flat, flat.grad, flat.comm.rank)
+        arriving = self.device.empty("messages", (flat.comm.size - 1, mine.size), mine.dtype)
+        with self.comm.phase("all-reduce gradients", leave_open=True):
+            self.summing = flat, arriving, ring.start_reduce_scatter(flat.comm, flat.grad, arriving)
+
+    def gather_sum(self) -> None:
+        """Complete the sum that is under way, and start to give it to all ranks."""
+        if self.summing:
+            (flat, arriving, requests), self.summing = self.summing, None
+            for request in requests:
+                request.wait()
+            mine = shard_of(flat, flat.grad, flat.comm.rank)
+            mine[...] = functools.reduce(np.add, [*arriving, mine])  # in the ring's order, so to the same bits
+            with self.comm.phase("all-reduce gradients", leave_open=True):
+                self.gathering += ring.start_all_gather(flat.comm, mine, flat.grad)
+
+    def sum_over_axes(self) -> None:
+        self.gather_sum()
+        while self.gathering:
+            self.gathering.pop(0).wait()
+        super().sum_over_axes()
 
 
 def shard_of(flat: Flat, array: Array, rank: int) -> Array:

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import contents, ring
+from minidist import contents
 from minidist.data_parallel import Axes
 from minidist.engine import Loss, Settings
 from minidist.memory.recompute import Turn
@@ -58,33 +58,8 @@ from minidist.mpi.comm import Comm, Request
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Tokens, Unit
 from minidist.nn.tensor import Array
+from minidist.ring import start_all_gather, start_reduce_scatter
 from minidist.zero3 import ZeRO3
-
-# ---- collectives under way -------------------------------------------------------------------------------------------
-
-
-def start_all_gather(comm: Comm, x: Array, out: Array) -> list[Request]:
-    """Start to gather the shards x (S/N,) of all ranks in out (S,). Each shard goes straight to every rank: the same
-    bytes as on the ring, where each message has to wait for the one before."""
-    parts = ring.cut(out, comm.size)
-    parts[comm.rank][...] = x
-    return [
-        *(comm.irecv(parts[peer], peer) for peer in other_ranks(comm)),
-        *(comm.isend(x, peer) for peer in other_ranks(comm)),
-    ]
-
-
-def start_reduce_scatter(comm: Comm, x: Array, arriving: Array) -> list[Request]:
-    """Start to send each rank its shard of x (S,), and to receive the others' parts of this rank's shard, in arriving
-    (N-1, S/N)."""
-    parts = ring.cut(x, comm.size)
-    receives = [comm.irecv(shard, peer) for shard, peer in zip(arriving, other_ranks(comm), strict=True)]
-    return [*receives, *(comm.isend(parts[peer], peer) for peer in other_ranks(comm))]
-
-
-def other_ranks(comm: Comm) -> list[int]:
-    """The other ranks, from the next one on: the order in which the ring adds up."""
-    return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
 
 
 class Started(NamedTuple):

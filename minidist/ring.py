@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist import contents, former_names
-from minidist.mpi.comm import Comm
+from minidist.mpi.comm import Comm, Request
 
 Array = np.ndarray
 
@@ -156,6 +156,33 @@ def all_to_all_v(comm: Comm, parts: Sequence[Array], outs: Sequence[Array]) -> N
 
 
 __getattr__ = former_names(__name__)
+
+
+# ---- collectives under way -------------------------------------------------------------------------------------------
+
+
+def start_all_gather(comm: Comm, x: Array, out: Array) -> list[Request]:
+    """Start to gather the shards x (S/N,) of all ranks in out (S,). Each shard goes straight to every rank: the same
+    bytes as on the ring, where each message has to wait for the one before."""
+    parts = cut(out, comm.size)
+    parts[comm.rank][...] = x
+    return [
+        *(comm.irecv(parts[peer], peer) for peer in other_ranks(comm)),
+        *(comm.isend(x, peer) for peer in other_ranks(comm)),
+    ]
+
+
+def start_reduce_scatter(comm: Comm, x: Array, arriving: Array) -> list[Request]:
+    """Start to send each rank its shard of x (S,), and to receive the others' parts of this rank's shard, in arriving
+    (N-1, S/N)."""
+    parts = cut(x, comm.size)
+    receives = [comm.irecv(shard, peer) for shard, peer in zip(arriving, other_ranks(comm), strict=True)]
+    return [*receives, *(comm.isend(parts[peer], peer) for peer in other_ranks(comm))]
+
+
+def other_ranks(comm: Comm) -> list[int]:
+    """The other ranks, from the next one on: the order in which the ring adds up."""
+    return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     CHAPTERS[CHAPTERS.index("zero_r") :],
     ("parallel3d",),
     ("programs",),
-    ("deepspeed", "plan", "bench", "classroom", "bugs", "lessons", "__main__"),
+    ("deepspeed", "plan", "bench", "hosts", "classroom", "bugs", "lessons", "__main__"),
     ("site",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -18,7 +18,7 @@ class DataParallelPromises(OnDataAxis):
     def claims(self, run: Run) -> list[Claim]:
         """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
         held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
-        return [*held, *(traffic_claims(run) if run.reduce == "ring" else hot_spot(run))]
+        return [*held, *(hot_spot(run) if run.reduce == "server" else traffic_claims(run))]
 
 
 def hot_spot(run: Run) -> list[Claim]:

@@ -12,6 +12,7 @@ error.
 
 import pickle
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Ledger:
         self.arrived: defaultdict[int, int] = defaultdict(int)
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # (call, its Comm, ranks of this Comm)
-        self.waits = 0  # how many times this process has begun to wait
+        self.waits, self.waited = 0, 0.0  # how many times this process has begun to wait; seconds
         self._before: Counter[tuple[str, str, int, str]] = Counter()  # counts before the last reset
 
     def count(self, peer: int, nbytes: int) -> None:
@@ -363,10 +364,12 @@ class Comm:
         ledger = self.ledger
         ledger.waits += 1
         ledger.waiting = (what, self, peers)
+        begin = time.perf_counter()
         try:
             return call(*arguments)
         finally:
             ledger.waiting = None
+            ledger.waited += time.perf_counter() - begin
 
 
 def caller(depth: int) -> str:

@@ -5,17 +5,19 @@ Importing it starts MPI, which leaves nothing behind, however the job ends: see 
 
 import os
 import sys
+import threading
 import time
 
 import numpy as np
 
-from minidist.mpi import environment, shm
+from minidist.mpi import environment, interface, shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
 
 shm.refuse()
 
-CROWD = environment.local_ranks() / (os.cpu_count() or 1)  # ranks per core, if they may use all cores
+# Ranks per core, if they may use all cores. Hosts made of namespaces share this machine's.
+CROWD = (environment.ranks() if interface.HOSTS in os.environ else environment.local_ranks()) / (os.cpu_count() or 1)
 if CROWD > 1:  # otherwise MPICH polls a thousand times before it yields to another rank of the core
     os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 
@@ -37,6 +39,7 @@ MPI.COMM_WORLD.Barrier()  # every rank has opened the segment, so its name can g
 shm.unlink()
 
 BYTE = MPI.BYTE
+POLL = 1e-3  # seconds between two calls of `Progress`
 LOOK = 12e-6  # about how many seconds a look for a message takes
 
 
@@ -186,7 +189,27 @@ def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
     return message
 
 
+class Progress(threading.Thread):
+    """Moves messages while a rank computes: MPI does so only when it is called, and between hosts a long message needs
+    many calls. On one machine most messages are there when they have been started, so there it is not needed."""
+
+    def __init__(self, comm: Comm) -> None:
+        super().__init__(daemon=True)
+        self.ledger, self.left = comm.ledger, threading.Event()
+        self.needed = environment.local_ranks() < comm.size and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def run(self) -> None:
+        while self.needed and not self.left.wait(POLL):
+            if self.ledger.open_requests and self.ledger.waiting is None:
+                MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+    def end(self) -> None:
+        """Return when it calls MPI no more."""
+        self.left.set()
+        self.join()
+
+
 def world(ledger: Ledger | None = None) -> Comm:
     """The communicator of all ranks that mpirun started."""
-    port = CrowdedPort if CROWD > 2 else MPIPort
+    port = CrowdedPort if CROWD > 2 or interface.HOSTS in os.environ else MPIPort
     return Comm(port(MPI.COMM_WORLD), ledger)

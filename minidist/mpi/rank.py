@@ -12,7 +12,7 @@ from typing import Any
 from minidist import EndJob, Finished, Stopped, UsageError
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import ROOMS, environment, output
+from minidist.mpi import ROOMS, environment, interface, output
 from minidist.mpi.comm import Comm
 
 # At the top of a traceback, frames of these rooms and of the import system say nothing about what went wrong.
@@ -58,7 +58,8 @@ def run_rank(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Calla
             print(next(text for text in farewells if text is not None))
         return 0
 
-    status = main(comm, prepared) or 0
+    with interface.watched(comm):
+        status = main(comm, prepared) or 0
     comm.ledger.check_requests()
     if folder := os.environ.get(AUDIT):
         path = Path(folder, f"{comm.rank}.json")

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from minidist.mpi import environment, output, stops
+from minidist.mpi import environment, interface, output, stops
 from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import be_first_to_fail, common_folder, end_job, say_as_first, wait_until_read
 from minidist.mpi.rank import describe, run_rank
@@ -54,11 +54,13 @@ def run(
     rank = environment.rank()
     if rank is not None and sys.platform == "linux":
         stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
-    from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
+    from minidist.mpi.over_mpi import MPI, Progress, world  # a chapter's other uses do without MPI
 
     output.guard()
-    comm = world()
+    comm = world(interface.ledger())
     common_folder()
+    progress = Progress(comm)
+    progress.start()
     Watchdog(comm, end=abort, follows=rank is not None).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which `stay_behind` has blocked
     _tell_parent(STARTED)
@@ -81,6 +83,7 @@ def run(
             abort(status)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and an interrupt would kill Python while it exits
     stops.leave()
+    progress.end()
     MPI.Finalize()
     _tell_parent(ENDED)
     last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from minidist import data_parallel
+from minidist import UsageError, data_parallel
 from minidist.cli.fields import choice
 from minidist.command import Job
 from minidist.programs.axes import buckets
@@ -27,17 +27,27 @@ class OnDataAxis(Chapter[B]):
         return replace(job, settings=replace(job.settings, bucket_size=job.own.bucket_size))
 
 
+WAYS = ("ring", "server", "overlap")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataParallelOptions:
-    reduce: str = choice(("ring", "server"), "ring", "over a ring, or through a master", None)
+    reduce: str = choice(WAYS, "ring", "over a ring, through a master, or while computing", None)
     bucket_size: int | None = buckets()
 
 
 class DataParallelChapter(OnDataAxis[DataParallelOptions]):
     name, doc, options = "data_parallel", data_parallel.__doc__, DataParallelOptions
-    cases = {"ring": "--reduce ring", "server": "--reduce server"}
+    cases = {"ring": "--reduce ring", "server": "--reduce server", "overlap": "--reduce overlap"}
+
+    def checked(self, job: Job[DataParallelOptions]) -> Job[DataParallelOptions]:
+        if job.own.reduce == "overlap" and job.own.bucket_size:
+            raise UsageError("--reduce overlap sums a whole unit at a time: leave out --bucket-size")
+        return super().checked(job)
 
     def make(self, job: Job[DataParallelOptions], comm: Any) -> data_parallel.DataParallel:
+        if job.own.reduce == "overlap":
+            return data_parallel.Overlapped(job.units, job.settings, comm)
         return data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.own.reduce)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.data_parallel import DataParallel
+from minidist.data_parallel import DataParallel, Overlapped
 from minidist.engine import Engine, Settings
 from minidist.fsdp import FSDP
 from minidist.nn.gpt import GPTConfig, gpt
@@ -22,6 +22,7 @@ VOCABULARY, CONTEXT, STEPS = 23, 8, 3
 ENGINES = {
     "data_parallel": DataParallel,
     "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, reduce="server"),
+    "data_parallel overlap": Overlapped,
     "zero1": ZeRO1,
     "zero2": ZeRO2,
     "zero3": ZeRO3,
