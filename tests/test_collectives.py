@@ -1,0 +1,163 @@
+"""All-reduces for a network of hosts: sums, bits and bytes on 1 to 17 ranks of one process, on 64 and on 256."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist import collectives, ring
+from minidist.exchange.one_process import run_ranks
+from minidist.mpi.comm import Comm
+from minidist.papers import collectives as formulas
+
+Array = np.ndarray
+TREES = {"binary_tree": 3, "double_tree": 2}  # and what the busiest rank sends, as a multiple of S
+BY_HOST = ("hierarchical_all_reduce", "hosts_first_ring", "hosts_last_ring")
+
+
+def numbers(rank: int, size: int, dtype: str = "int64") -> Array:
+    """Whole numbers in integers, so that sums are exact; fractions in floats, so that each order shows."""
+    drawn = np.random.default_rng([rank, size])
+    return drawn.integers(-(2**40), 2**40, size) if dtype == "int64" else drawn.standard_normal(size).astype(dtype)
+
+
+def on_ranks(n: int, g: int, size: int, work: Callable[[Comm, Array], Array], dtype: str = "int64") -> list[Any]:
+    """Of each rank: its result, the bytes that it has sent, those across hosts, and its calls."""
+
+    def on_rank(comm: Comm) -> tuple[Array, int, int, int]:
+        comm.ledger.host_of = [rank // g for rank in range(n)]
+        x = numbers(comm.rank, size, dtype)
+        given, begun = x.copy(), comm.ledger.waits
+        result = work(comm, x)
+        assert result is x or np.array_equal(x, given)
+        return result, comm.ledger.total(), comm.sent_across(), comm.ledger.waits - begun
+
+    return run_ranks(on_rank, n)
+
+
+def sizes(n: int) -> list[int]:
+    return sorted({0, 1, 2, n - 1, n, n + 1, 37, 1003})
+
+
+def hosts_of(n: int) -> list[int]:
+    """The numbers of ranks that a host may have."""
+    return [g for g in range(1, n + 1) if n % g == 0]
+
+
+EVERY = [*range(1, 18), 64, pytest.param(256, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("n", EVERY)
+@pytest.mark.parametrize("name", TREES)
+def test_trees_give_the_sum_by_their_bytes(name: str, n: int) -> None:
+    for size in sizes(n) if n < 64 else [n + 1]:
+        found = on_ranks(n, n, size, getattr(collectives, f"{name}_all_reduce"))
+        cost = getattr(formulas, f"{name}_all_reduce")(size, n)
+        whole = sum(numbers(rank, size) for rank in range(n))
+        assert all(np.array_equal(result, whole) for result, *_ in found)
+        assert [sent for _, sent, _, _ in found] == [8 * elements for elements in cost.sent]
+        assert max(calls for *_, calls in found) == cost.steps
+        assert sum(cost.sent) == 2 * (n - 1) * size
+        assert max(cost.sent) <= TREES[name] * (size + 1)
+
+
+@pytest.mark.parametrize("n", EVERY)
+@pytest.mark.parametrize("name", BY_HOST)
+def test_hosts_get_the_sum_by_their_bytes(name: str, n: int) -> None:
+    for g in hosts_of(n) if n < 64 else [8]:
+        for size in sizes(n) if n < 64 else [n + 1]:
+            found = on_ranks(n, g, size, getattr(collectives, name))
+            cost = getattr(formulas, name)(size, n, g)
+            whole = sum(numbers(rank, size) for rank in range(n))
+            assert all(np.array_equal(result, whole) for result, *_ in found)
+            assert [sent for _, sent, _, _ in found] == [8 * elements for elements in cost.sent], (g, size)
+            assert [across for _, _, across, _ in found] == [8 * elements for elements in cost.across], (g, size)
+            assert max(calls for *_, calls in found) == cost.steps
+
+
+def test_bytes_across_hosts_worked_out_by_hand() -> None:
+    """4 ranks on 2 hosts, S = 8. Hierarchical: 4 of 8 within, half of 4 twice across, then 4 within. First: ranks 1
+    and 3 send to the other host all that they send, 12. Last: every rank does."""
+    assert formulas.hierarchical_all_reduce(8, 4, 2) == formulas.Cost(4, [12] * 4, [4] * 4)
+    assert formulas.hosts_first_ring(8, 4, 2) == formulas.Cost(6, [12] * 4, [0, 12, 0, 12])
+    assert formulas.hosts_last_ring(8, 4, 2) == formulas.Cost(6, [12] * 4, [12] * 4)
+    # 6 ranks on 3 hosts, S = 7: chunks of 4 and 3 within a host, cut into 2, 1, 1 and 1, 1, 1 across.
+    assert formulas.hierarchical_all_reduce(7, 6, 2).across == [8 - 2 - 1, 6 - 2, 8 - 1 - 1, 6 - 2, 8 - 1 - 2, 6 - 2]
+
+
+@pytest.mark.parametrize("n", range(2, 34))
+def test_no_rank_is_inside_both_trees(n: int) -> None:
+    for tree in (collectives.binary_tree, collectives.renumbered_tree):
+        places = [tree(rank, n) for rank in range(n)]
+        edges = {(place.parent, rank) for rank, place in enumerate(places) if place.parent is not None}
+        assert edges == {(rank, child) for rank, place in enumerate(places) for child in place.children}
+        assert len(edges) == n - 1
+        depth, level = 0, [rank for rank, place in enumerate(places) if place.parent is None]
+        assert len(level) == 1
+        while level := [child for rank in level for child in places[rank].children]:
+            depth += 1
+        assert depth <= n.bit_length()
+    inside = [
+        {rank for rank in range(n) if len(tree(rank, n).children) > 1}
+        for tree in (collectives.binary_tree, collectives.renumbered_tree)
+    ]
+    assert not inside[0] & inside[1]
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "hierarchical_all_reduce", "doubling_all_reduce"])
+@pytest.mark.parametrize("op", [np.add, np.maximum])
+def test_results_in_place_and_with_another_operation(name: str, op: np.ufunc) -> None:
+    work: Any = getattr(collectives, name)
+    for n, g in ((1, 1), (3, 3), (4, 2), (6, 2), (6, 3)):
+        truth = op.reduce([numbers(rank, 12) for rank in range(n)])
+        for in_place in (False, True):
+            found = on_ranks(n, g, 12, lambda comm, x, own=in_place: work(comm, x, x if own else None, op))
+            assert all(np.array_equal(result, truth) for result, *_ in found)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "g", "expected"),
+    [
+        (65_536, 4, "doubling_all_reduce"),  # short
+        (65_536, 2, "doubling_all_reduce"),
+        (65_552, 4, "ring"),  # long, on one host
+        (65_552, 1, "ring"),  # each on its own
+        (65_552, 2, "hierarchical_all_reduce"),  # long, on two hosts
+        (65_540, 2, "ring"),  # its chunks differ, so the two would not send the same
+    ],
+)
+def test_the_choice_is_by_size_and_place(nbytes: int, g: int, expected: str) -> None:
+    """The calls and the bits of the chosen one, which are not the others', and the bytes that the rule promises."""
+    ways = {"ring": ring.all_reduce} | {
+        name: getattr(collectives, name) for name in ("doubling_all_reduce", "hierarchical_all_reduce")
+    }
+    run = partial(on_ranks, 4, g, nbytes // 4, dtype="float32")
+    chosen = run(collectives.all_reduce)
+    seen = {name: [(result.tobytes(), calls) for result, *_, calls in run(way)] for name, way in ways.items()}
+    same = {name for name, of in seen.items() if of == [(result.tobytes(), calls) for result, *_, calls in chosen]}
+    assert expected in same
+    assert same == {expected} or g in (1, 4)  # on one host, or on as many as ranks, the hierarchical one is a ring
+    assert all(np.array_equal(result, chosen[0][0]) for result, *_ in chosen)
+    promised = formulas.all_reduce(nbytes // 4, 4, 4).sent
+    assert [sent for _, sent, _, _ in chosen] == [4 * elements for elements in promised]
+    if expected == "doubling_all_reduce":  # never, if the caller wants the ring's order
+        long = run(lambda comm, x: collectives.all_reduce(comm, x, short=0))
+        wanted = run(ring.all_reduce if g == 4 else collectives.hierarchical_all_reduce)
+        assert np.array_equal(long[0][0], wanted[0][0])
+
+
+def test_hosts_of_a_communicator_and_of_its_parts() -> None:
+    def on_rank(comm: Comm) -> tuple[Any, ...]:
+        before = comm.hosts, comm.evenly_spread
+        comm.ledger.host_of = [0, 0, 1, 1, 1, 2]
+        part = comm.split(comm.rank % 2, comm.rank)  # 0, 2, 4 and 1, 3, 5
+        four = comm.split(comm.rank in (0, 1, 2, 3), comm.rank)
+        return before, comm.hosts, comm.evenly_spread, part.hosts, part.evenly_spread, four.hosts, four.evenly_spread
+
+    found = run_ranks(on_rank, 6)
+    assert found[0][:3] == (([[0, 1, 2, 3, 4, 5]], False), [[0, 1], [2, 3, 4], [5]], False)
+    assert found[0][3:5] == ([[0], [1, 2]], False)
+    assert found[1][3:5] == ([[0], [1], [2]], False)
+    assert found[0][5:] == ([[0, 1], [2, 3]], True)
