@@ -9,6 +9,7 @@ and on where the ranks are: the ring and Rabenseifner's algorithm send least, re
 and the hierarchical one sends least across hosts. Training chapters call `all_reduce`, which chooses.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,8 +19,7 @@ from minidist import ring
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-SHORT = 1 << 16  # bytes up to which recursive doubling, with few steps, is faster: `minidist.ring --busbw` measures it
-
+SHORT = 1 << 18  # bytes up to which few steps matter more than the ring's simple ones: `minidist.ring --busbw` measures
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
@@ -27,12 +27,13 @@ SHORT = 1 << 16  # bytes up to which recursive doubling, with few steps, is fast
 def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add, short: int = SHORT) -> Array:
     """Sum x over the ranks by the algorithm for its size and place; each rank gets the same bits. out may be x itself.
 
-    The ring and the hierarchical algorithm send the same number of bytes, the second fewer of them across hosts. A rank
-    does so exactly if N divides S, so only then is there a choice. short=0: never recursive doubling.
+    If N divides S, each of the three sends 2(N-1)/N·S from every rank: the least, and what the papers promise. Where
+    they differ is in steps, in bytes across hosts, and in the order of sums. short=0: on one host always the ring's.
     """
-    spread = x.size % comm.size == 0 and comm.evenly_spread
-    way = doubling_all_reduce if x.nbytes <= short else hierarchical_all_reduce if spread else ring.all_reduce
-    return way(comm, x, out, op)
+    n, even = comm.size, x.size % comm.size == 0
+    halves = even and x.nbytes <= short and n & (n - 1) == 0
+    way = hierarchical_all_reduce if even and comm.evenly_spread else halving_doubling_all_reduce if halves else None
+    return (way or ring.all_reduce)(comm, x, out, op)
 
 
 # ---- of N ranks wherever they are ------------------------------------------------------------------------------------
@@ -77,52 +78,59 @@ def tree_all_reduce(comm: Comm, x: Array) -> Array:
     return total
 
 
-def doubling_all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
+def doubling_all_reduce(comm: Comm, x: Array) -> Array:
     """Recursive doubling: swap whole sums with the rank at distance 1, 2, 4, …: ⌊lg N⌋ steps of S, best for small S.
 
-    If N is not a power of two, it is folded to one first: see `_fold`. out may be x itself.
+    If N is not a power of two, it is folded to one first: see `_fold`.
     """
-    total, incoming = np.empty_like(x) if out is None else out, np.empty_like(x)
-    if total is not x:
-        total[...] = x
-    place, members = _fold(comm, total, op)
+    total, incoming = x.copy(), np.empty_like(x)
+    place, members = _fold(comm, total)
     if place is not None:
         for k in range(len(members).bit_length() - 1):
             partner = members[place ^ (1 << k)]
             comm.sendrecv(total, partner, incoming, partner)
-            op(total, incoming, out=total)
+            total += incoming
     _unfold(comm, total)
     return total
 
 
-def halving_doubling_all_reduce(comm: Comm, x: Array) -> Array:
+def halving_doubling_all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Rabenseifner: reduce-scatter by halving, all-gather by doubling: as many bytes as the ring, in 2 lg N steps.
 
     First, partners that are farthest apart swap halves, and each sums one half of the array. Nearer partners then swap
     quarters, and so on down to one chunk. The all-gather goes the same way back. N is folded to a power of two first.
+    out may be x itself.
     """
-    total = x.copy()
-    place, members = _fold(comm, total)
+    total = np.empty_like(x) if out is None else out
+    if total is not x:
+        total[...] = x
+    place, members = _fold(comm, total, op)
     if place is not None:
-        n = len(members)
-        low, high = 0, n  # the chunks that this rank is still summing
-        exchanges = []  # (partner, the part given away, the part kept), undone in reverse order
-        distance = n // 2
-        while distance:
-            middle = (low + high) // 2
-            give, keep = ((low, middle), (middle, high)) if place & distance else ((middle, high), (low, middle))
-            giving, keeping = (total[_span(x.size, n, *part)] for part in (give, keep))
-            partner = members[place ^ distance]
-            incoming = np.empty_like(keeping)
-            comm.sendrecv(giving, partner, incoming, partner)
-            keeping += incoming
-            exchanges.append((partner, giving, keeping))
-            low, high = keep
-            distance //= 2
+        exchanges = [(members[at], total[give], total[keep]) for at, give, keep in _halves(x.size, len(members), place)]
+        incoming = np.empty_like(x[: -(-x.size // 2)])
+        for partner, giving, keeping in exchanges:
+            arrived = incoming[: keeping.size]
+            comm.sendrecv(giving, partner, arrived, partner)
+            op(keeping, arrived, out=keeping)
         for partner, given, kept in reversed(exchanges):
             comm.sendrecv(kept, partner, given, partner)
     _unfold(comm, total)
     return total
+
+
+@functools.lru_cache(maxsize=4096)
+def _halves(size: int, n: int, place: int) -> list[tuple[int, slice, slice]]:
+    """Of n members, a power of two, each partner of one: its place, the part given to it, and the part kept."""
+    low, high = 0, n  # the chunks that this member is still summing
+    exchanges = []
+    distance = n // 2
+    while distance:
+        middle = (low + high) // 2
+        give, keep = ((low, middle), (middle, high)) if place & distance else ((middle, high), (low, middle))
+        exchanges.append((place ^ distance, _span(size, n, *give), _span(size, n, *keep)))
+        low, high = keep
+        distance //= 2
+    return exchanges
 
 
 def _span(size: int, n: int, first: int, last: int) -> slice:

@@ -106,7 +106,7 @@ def test_no_rank_is_inside_both_trees(n: int) -> None:
     assert not inside[0] & inside[1]
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "hierarchical_all_reduce", "doubling_all_reduce"])
+@pytest.mark.parametrize("name", ["all_reduce", "hierarchical_all_reduce", "halving_doubling_all_reduce"])
 @pytest.mark.parametrize("op", [np.add, np.maximum])
 def test_results_in_place_and_with_another_operation(name: str, op: np.ufunc) -> None:
     work: Any = getattr(collectives, name)
@@ -117,35 +117,43 @@ def test_results_in_place_and_with_another_operation(name: str, op: np.ufunc) ->
             assert all(np.array_equal(result, truth) for result, *_ in found)
 
 
+WAYS = {
+    "ring": ring.all_reduce,
+    "halves": collectives.halving_doubling_all_reduce,
+    "hosts": collectives.hierarchical_all_reduce,
+}
+
+
 @pytest.mark.parametrize(
-    ("nbytes", "g", "expected"),
+    ("nbytes", "n", "g", "expected"),
     [
-        (65_536, 4, "doubling_all_reduce"),  # short
-        (65_536, 2, "doubling_all_reduce"),
-        (65_552, 4, "ring"),  # long, on one host
-        (65_552, 1, "ring"),  # each on its own
-        (65_552, 2, "hierarchical_all_reduce"),  # long, on two hosts
-        (65_540, 2, "ring"),  # its chunks differ, so the two would not send the same
+        (collectives.SHORT, 4, 4, "halves"),
+        (collectives.SHORT, 8, 2, "hosts"),  # several hosts, so place counts, not size
+        (collectives.SHORT, 8, 1, "halves"),  # each on its own
+        (collectives.SHORT - 4, 4, 4, "ring"),  # chunks of different sizes: the others would not send the same
+        (collectives.SHORT - 4, 8, 2, "ring"),
+        (collectives.SHORT + 32, 4, 4, "ring"),  # long
+        (collectives.SHORT + 32, 8, 2, "hosts"),
+        (collectives.SHORT + 32, 8, 1, "ring"),
+        (96, 6, 6, "ring"),  # 6 is no power of two
+        (96, 6, 2, "hosts"),
     ],
 )
-def test_the_choice_is_by_size_and_place(nbytes: int, g: int, expected: str) -> None:
-    """The calls and the bits of the chosen one, which are not the others', and the bytes that the rule promises."""
-    ways = {"ring": ring.all_reduce} | {
-        name: getattr(collectives, name) for name in ("doubling_all_reduce", "hierarchical_all_reduce")
-    }
-    run = partial(on_ranks, 4, g, nbytes // 4, dtype="float32")
+def test_the_choice_is_by_size_and_place(nbytes: int, n: int, g: int, expected: str) -> None:
+    """The calls and the bits of the chosen one, and not of the others; and whichever it is, the ring's bytes."""
+    run = partial(on_ranks, n, g, nbytes // 4, dtype="float32")
+
+    def seen(work: Callable[..., Array]) -> list[tuple[bytes, int]]:
+        return [(result.tobytes(), calls) for result, *_, calls in run(work)]
+
     chosen = run(collectives.all_reduce)
-    seen = {name: [(result.tobytes(), calls) for result, *_, calls in run(way)] for name, way in ways.items()}
-    same = {name for name, of in seen.items() if of == [(result.tobytes(), calls) for result, *_, calls in chosen]}
-    assert expected in same
-    assert same == {expected} or g in (1, 4)  # on one host, or on as many as ranks, the hierarchical one is a ring
+    assert {name for name, way in WAYS.items() if seen(way) == seen(collectives.all_reduce)} >= {expected}
     assert all(np.array_equal(result, chosen[0][0]) for result, *_ in chosen)
-    promised = formulas.all_reduce(nbytes // 4, 4, 4).sent
-    assert [sent for _, sent, _, _ in chosen] == [4 * elements for elements in promised]
-    if expected == "doubling_all_reduce":  # never, if the caller wants the ring's order
-        long = run(lambda comm, x: collectives.all_reduce(comm, x, short=0))
-        wanted = run(ring.all_reduce if g == 4 else collectives.hierarchical_all_reduce)
-        assert np.array_equal(long[0][0], wanted[0][0])
+    assert [sent for _, sent, _, _ in chosen] == [4 * of for of in formulas.ring_all_reduce(nbytes // 4, n).sent]
+    if g in (1, n):  # on one host, or alone on each, without short messages: the ring
+        assert seen(partial(collectives.all_reduce, short=0)) == seen(ring.all_reduce)
+    if expected != "ring":
+        assert seen(collectives.all_reduce) != seen(ring.all_reduce)
 
 
 def test_hosts_of_a_communicator_and_of_its_parts() -> None:

@@ -118,9 +118,7 @@ def print_claims(claims: Sequence[Claim], title: str, letters: Letters) -> None:
     _print_failures(claims)
 
 
-def print_collectives(
-    claims: Sequence[Claim], size: int, ranks: int, per_host: int, across: Mapping[str, int]
-) -> None:
+def print_collectives(claims: Sequence[Claim], size: int, ranks: int, per_host: int, across: Mapping[str, int]) -> None:
     """One row for each collective, from its claims. across: what the busiest host has sent to others."""
     print(
         f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)},"

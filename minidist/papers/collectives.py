@@ -1,8 +1,8 @@
 """Collectives: Thakur, Rabenseifner & Gropp 2005; Patarasuk & Yuan 2009; Sanders, Speck & Träff 2009."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-SHORT = 65_536  # bytes up to which training chapters' all-reduce takes recursive doubling
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,16 @@ def halving_doubling_all_reduce(s: int, n: int) -> Cost:
     return _folded(n, s, sent, 2 * lg)
 
 
-def all_reduce(s: int, n: int, itemsize: int) -> Cost:
-    """What a training chapter's all-reduce sends, for its size in bytes. Across hosts it sends as many as the ring."""
-    return doubling_all_reduce(s, n) if s * itemsize <= SHORT else ring_all_reduce(s, n)
+SHORT = 262_144  # bytes up to which a training chapter's all-reduce takes few steps
+
+
+def all_reduce_messages(s: int, n: int, itemsize: int, hosts: Sequence[int]) -> int:
+    """Messages that each rank sends for a training chapter's all-reduce, by size and by the host of each rank. The
+    bytes are always the ring's: with other sums it only takes s that n divides."""
+    h, g = len({*hosts}), max(Counter(hosts).values())
+    if s % n == 0 and 1 < h < n == g * h:
+        return 2 * (g - 1) + 2 * (h - 1)
+    return 2 * (n.bit_length() - 1 if s % n == 0 == n & (n - 1) and s * itemsize <= SHORT else n - 1)
 
 
 # ---- trees: every rank is in one place of each, and sends a tree's part once along each of its edges -----------------

@@ -9,12 +9,13 @@ import numpy as np
 
 from minidist import UsageError, collectives, ring
 from minidist.claims.collectives import Collective, Inputs, compare, rows_of
-from minidist.cli.fields import option, output, parse, ranks_option, whole
+from minidist.cli.fields import flag, option, output, parse, ranks_option, whole
 from minidist.cli.options import at_least, timeout
 from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
 from minidist.papers import collectives as formulas
+from minidist.programs.busbw import compare_bandwidths
 from minidist.programs.chapter import Program
 
 
@@ -89,6 +90,7 @@ class RingOptions:
     only: tuple[str, ...] = option((), names_of, "NAME", "only this; may be repeated", action="extend")
     timeout: float = option(TIMEOUT, timeout, "S", "if a rank is silent; 0: never")
     ranks_per_host: int | None = whole("G", "ranks that share a host; default: half of all")
+    busbw: bool = flag("time 4 KiB to 32 MiB, with nccl-tests' two bandwidths")
     ranks: int | None = ranks_option()
     json: str | None = output("write the report for machines; - is standard output")
 
@@ -105,6 +107,9 @@ class RingChapter(Program[RingOptions]):
 
     def work(self, comm: Comm, prepared: RingOptions) -> int:
         chosen = {name: COLLECTIVES[name] for name in prepared.only or COLLECTIVES}
+        if prepared.busbw:
+            compare_bandwidths(comm, chosen)
+            return 0
         return compare(comm, prepared.size, chosen, prepared.json)
 
 
