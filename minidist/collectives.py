@@ -258,7 +258,7 @@ def hierarchical_all_reduce(comm: Comm, x: Array, out: Array | None = None, op: 
     place = host.index(comm.rank)
     within, across = Among(comm, host), Among(comm, [other[place] for other in hosts])
     out = np.empty_like(x) if out is None else out
-    own = out[ring.chunk(x.size, within.size, place)]
+    own = out[ring.chunk(x.size, within.size, within.rank)]
     ring.reduce_scatter(within, x, own, op)
     ring.all_reduce(across, own, own, op)
     return ring.all_gather(within, own, x.size, out)
