@@ -1,5 +1,6 @@
 """All-reduces for a network of hosts: sums, bits and bytes on 1 to 17 ranks of one process, on 64 and on 256."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -7,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import printed_by
 from minidist import collectives, ring
 from minidist.exchange.one_process import run_ranks
+from minidist.expert_parallel import count_copies, count_hosts
 from minidist.mpi.comm import Comm
+from minidist.nn.mixture import choose
 from minidist.papers import collectives as formulas
+from minidist.papers import deepseek_v3, nccl
+from minidist.programs import busbw
+from minidist.programs import ring as ring_program
 
 Array = np.ndarray
 TREES = {"binary_tree": 3, "double_tree": 2}  # and what the busiest rank sends, as a multiple of S
@@ -169,3 +176,90 @@ def test_hosts_of_a_communicator_and_of_its_parts() -> None:
     assert found[0][3:5] == ([[0], [1, 2]], False)
     assert found[1][3:5] == ([[0], [1], [2]], False)
     assert found[0][5:] == ([[0, 1], [2, 3]], True)
+
+
+# ---- bandwidths ------------------------------------------------------------------------------------------------------
+
+
+def test_bandwidths_are_those_of_nccl_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock on which every call takes a millisecond: S/t, times the factor; the limit; and factors by bytes."""
+    monkeypatch.setattr(busbw, "SIZES", [4096])
+    monkeypatch.setattr(busbw, "best_time", lambda comm, way: 1e-3)
+    printed = printed_by("ring --busbw --ranks-per-host 2", 4)
+    speeds, factors = printed.split("busbw = factor·algbw")
+    rows = {line[:24].strip(): line[24:].split() for line in speeds.splitlines() if "1.000" in line}
+    assert set(rows) == {*ring_program.COLLECTIVES}
+    for name, (milliseconds, algorithm, bus, limit) in rows.items():
+        factor = {"all-reduce": 1.5, "broadcast": 1}.get(name.split()[0], 0.75)
+        assert (milliseconds, algorithm, bus) == ("1.000", "0.004", f"{4.096e-3 * factor:.3f}")
+        assert limit == f"{1 / factor:.2f}"  # a link took as long
+    by_bytes = {line[:24].strip(): line[24:].split() for line in factors.splitlines() if "N" in line or "broad" in line}
+    assert by_bytes["all-reduce ring"] == ["2(N-1)/N", "1.500", "1.500", "1.00"]
+    assert by_bytes["all-reduce hierarchical"] == ["2(N-1)/N", "1.500", "1.500", "1.00"]
+    assert by_bytes["all-reduce binary tree"] == ["2(N-1)/N", "1.500", "3.000", "0.50"]
+    assert by_bytes["all-reduce double tree"] == ["2(N-1)/N", "1.500", "2.000", "0.75"]
+    assert by_bytes["all-gather ring"] == ["(N-1)/N", "0.750", "0.750", "1.00"]
+    assert by_bytes["broadcast"] == ["1", "1.000", "1.500", "0.67"]
+
+
+def test_published_logs_by_hand() -> None:
+    """33,554,432 B in 812.3 µs; 30/16 of 43.81."""
+    assert round(nccl.algorithm_bandwidth(33_554_432, 812.3e-6), 2) == 41.31
+    assert nccl.bus_bandwidth("all-reduce", 2, 41.31) == 41.31
+    assert nccl.bus_bandwidth("all-reduce", 16, 43.81) == pytest.approx(43.81 * 30 / 16)
+    assert [figure.printed for figure in nccl.FIGURES[:3]] == ["41.31", "41.31", "82.15"]
+    assert all(figure.agrees() for figure in nccl.FIGURES)
+
+
+@pytest.mark.parametrize("hosts", deepseek_v3.DEEPEP)
+def test_what_of_deepeps_logical_bandwidth_crosses(hosts: int) -> None:
+    """The same on 2 hosts as on 4, to 2 %, and less than a card's; by formula, and by tokens that choose at random."""
+    rates = [deepseek_v3.physical(rate, n) for n, rate in deepseek_v3.DEEPEP.items()]
+    assert rates == [45, 45.75]
+    assert max(rates) < 1.02 * min(rates) < deepseek_v3.INFINIBAND
+    each = deepseek_v3.EXPERTS // hosts
+    chosen = choose(np.random.default_rng(hosts).random((4096, deepseek_v3.EXPERTS)), deepseek_v3.CHOSEN)
+    copies = count_hosts(chosen, each).sum()
+    crossing = sum(count_copies(chosen, each, own)[1] for own in range(hosts)) / hosts
+    assert crossing / copies == pytest.approx(deepseek_v3.physical(1, hosts), rel=1e-12)
+
+
+def test_a_chapter_says_which_logical_bytes_cross() -> None:
+    """Those that stay and those that cross are the copies of tokens, of 2 bytes times the width."""
+    hosts = "--experts 8 --top 2 --ranks-per-host 2 --host-limit 1"
+    line = f"expert_parallel {hosts} --steps 1 --validate 0 --width 16 --heads 2"
+    printed = " ".join(printed_by(line, 4).split())
+    found = re.search(
+        r"would be ([\d,]+) bytes in a step: ([\d,]+) stay on a token's own host, ([\d,]+) cross", printed
+    )
+    assert found is not None
+    whole, stay, cross = (int(number.replace(",", "")) for number in found.groups())
+    assert whole == stay + cross > stay > 0 < cross
+    assert whole % (2 * 16) == 0
+    assert "90 on 2 are 45.0 and 61 on 4 are 45.8" in printed
+
+
+@pytest.mark.parametrize(
+    ("s", "n", "hosts", "messages"),
+    [
+        (16, 4, [0] * 4, 4),  # by halves: 2 lg N
+        (16, 1, [0], 0),
+        (15, 4, [0] * 4, 6),  # around the ring
+        (12, 3, [0] * 3, 4),
+        (131_072, 4, [0] * 4, 4),
+        (131_076, 4, [0] * 4, 6),
+        (16, 4, [0, 0, 1, 1], 4),  # within, across, within: 1 + 2 + 1
+        (131_080, 8, [0] * 4 + [1] * 4, 8),
+        (16, 4, [0, 1, 1, 2], 4),  # not the same number on each
+    ],
+)
+def test_messages_of_a_chapters_all_reduce(s: int, n: int, hosts: list[int], messages: int) -> None:
+    """The rule that claims use, and the messages of the algorithm that is chosen."""
+    assert formulas.all_reduce_messages(s, n, 2, hosts) == messages
+
+    def on_rank(comm: Comm) -> int:
+        comm.ledger.host_of = hosts
+        collectives.all_reduce(comm, np.zeros(s, np.float16))
+        return sum(number for _, number in comm.ledger.sent.values())
+
+    assert run_ranks(on_rank, n) == [messages] * n
