@@ -21,12 +21,12 @@ no matter how many ranks there are. ZeRO sets out to divide these bytes among th
 
 import functools
 from dataclasses import dataclass, field, replace
-from importlib import import_module
+from functools import partial
 from weakref import proxy
 
 import numpy as np
 
-from minidist import contents, ring
+from minidist import collectives, contents, ring
 from minidist.engine import Engine, Settings
 from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm, Request
@@ -55,9 +55,10 @@ class DataParallel(Engine):
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, reduce: str = "ring"
     ) -> None:
         super().__init__(units, settings, comm)
-        self.axes, self.all_reduce = axes or Axes(), ring.all_reduce
-        if reduce == "server":  # for comparison
-            self.all_reduce = import_module("minidist.collectives").server_all_reduce
+        self.axes = axes or Axes()
+        # In the ring's order whatever the size: ZeRO, which scatters its sums around the ring, has the same bits.
+        by_place = partial(collectives.all_reduce, short=0)
+        self.all_reduce = collectives.server_all_reduce if reduce == "server" else by_place  # a server for comparison
         self.buffers: dict[Comm, ConstantBuffer] = {}  # with --bucket-size, one for each group of ranks that sum
         if settings.bucket_size:
             self.buffers = {ranks: self.constant_buffer(ranks, settings.bucket_size) for ranks in self.data_axes}
@@ -113,7 +114,7 @@ class DataParallel(Engine):
             _, grad = self.owned(flat)
             for phase, ranks in flat.sum_over.items():
                 with self.comm.phase(phase):
-                    ring.all_reduce(ranks, grad, grad)
+                    collectives.all_reduce(ranks, grad, grad)
 
     def squared_norm(self) -> float:
         total = self.squares()

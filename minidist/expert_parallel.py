@@ -41,7 +41,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from minidist import contents, ring
+from minidist import collectives, contents, ring
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
@@ -151,7 +151,7 @@ class ExpertParallel(Mixture):
         """f, over all ranks that share the batch: so the balance loss is the one of the whole batch."""
         counts = np.bincount(chosen.reshape(-1), minlength=self.number).astype(np.float64)
         with self.group.data.phase("balance"):
-            total = ring.all_reduce(self.group.data, counts)
+            total = collectives.all_reduce(self.group.data, counts)
         return total / total.sum()
 
     def choose(self, prob: Array) -> Array:

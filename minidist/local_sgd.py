@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from minidist import Stopped, contents, ring
+from minidist import Stopped, collectives, contents
 from minidist.data_parallel import DataParallel
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
@@ -69,7 +69,7 @@ class LocalSGD(DataParallel):
         """Replace parameters by their mean over the ranks; with an outer optimizer, take a step toward that mean."""
         for flat in self.flats:
             with self.comm.phase("all-reduce parameters"):
-                ring.all_reduce(self.comm, flat.master, flat.master)
+                collectives.all_reduce(self.comm, flat.master, flat.master)
             flat.master /= self.comm.size
             if flat.added:
                 start, v = flat.added.values()

@@ -140,7 +140,7 @@ class NoLedger:
 class Alone:
     """A communicator with a single rank, as far as the loop needs one."""
 
-    rank, size, ledger = 0, 1, NoLedger()
+    rank, size, ledger, hosts = 0, 1, NoLedger(), ((0,),)
 
     def gather_object(self, value: Any) -> list[Any]:
         return [value]

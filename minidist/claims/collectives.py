@@ -42,8 +42,9 @@ class Collective(NamedTuple):
 
     run: Callable[[Comm, Array], Array]  # from x (S,) to the result
     truth: Callable[[Inputs, int], Array]  # from all ranks' x and a rank to what that rank must get
-    cost: Callable[[int, int], Cost]  # from S and N to the exact cost
+    cost: Callable[..., Cost]  # from S and N to the exact cost
     figure: str  # what the busiest rank sends, by the papers; p is the largest power of two up to N
+    by_host: bool = False  # whether it depends on which ranks share a host; then the cost needs G, too
 
 
 def rows_of(n: int, x: Array) -> Array:
@@ -55,16 +56,16 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
     """Run collectives once on this many float32, and check each one's result against the truth and its traffic against
     the formula; the exit status. json: the report for machines."""
     inputs = draw_inputs(comm.size, size)
-    claims = []
-    for name, (collective, truth, formula, figure) in collectives.items():
+    claims, across, per_host = [], {}, len(comm.hosts[0])
+    for name, (collective, truth, formula, figure, by_host) in collectives.items():
         comm.ledger.reset()
         begun = comm.ledger.waits
         result = collective(comm, inputs.x[comm.rank])
         calls, nbytes = comm.ledger.waits - begun, comm.ledger.total()
         wrong = int((result != truth(inputs, comm.rank)).sum())
-        counted = comm.all_gather_object((wrong, calls, nbytes))
-        wrongs, steps, sent = zip(*counted, strict=True)
-        cost = formula(size, comm.size)
+        counted = comm.all_gather_object((wrong, calls, nbytes, comm.sent_across()))
+        wrongs, steps, sent, crossed = zip(*counted, strict=True)
+        cost = formula(size, comm.size, per_host) if by_host else formula(size, comm.size)
         promised = [elements * result.itemsize for elements in cost.sent]
         folded = "+S" if "p" in figure and comm.size & (comm.size - 1) else ""
         claims += [
@@ -75,9 +76,13 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
             Claim(name, "sent by the idlest rank", "", min(promised), min(sent), "bytes"),
             Claim(name, "total sent", "", sum(promised), sum(sent), "bytes"),
         ]
+        if by_host:
+            promised = [elements * result.itemsize for elements in cost.across]
+            claims.append(on_each_rank(name, "sent across hosts by each rank", "", promised, crossed, "bytes"))
+        across[name] = max(sum(crossed[first : first + per_host]) for first in range(0, comm.size, per_host))
     if comm.rank == 0:
         if json != "-":
-            print_collectives(claims, size, comm.size)
+            print_collectives(claims, size, comm.size, per_host, across)
         if json:
             write_json(json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
     return 0 if all(claim.holds for claim in claims) else 1

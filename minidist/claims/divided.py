@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist.claims.declared import Job, report_on, sent
 from minidist.papers import context, deepseek_v3, korthikanti, megatron, ptd, ring_attention, switch, zero
+from minidist.papers.collectives import all_reduce_messages
 from minidist.papers.figure import Figure
 
 Count = Callable[[Any], float]
@@ -22,7 +23,7 @@ def in_layers(report: Any, what: str) -> list[dict[str, float]]:
 
 
 def calls(what: str, messages: int) -> Count:
-    """Collectives of a layer, by their messages: a ring of t ranks sends t-1, an all-reduce twice as many."""
+    """Collectives of a layer, by the messages that each takes: a ring of t ranks sends t-1."""
     return lambda report: sum(of["messages"] for of in in_layers(report, what)) / messages
 
 
@@ -40,8 +41,9 @@ def kept(ranks: int, options: str) -> float:
 def divided_layers() -> list[Job]:
     """Calls and volume of a layer on 8 ranks, and the numbers in Korthikanti's table 2."""
     reduced = [(megatron.OPERATIONS, "all-reduce"), (korthikanti.CALLS["all-reduce"], "all-reduce")]
-    gives: list[tuple[Figure, Count]] = [(figure, calls(what, 2 * (T - 1))) for figure, what in reduced]
-    gives.append((megatron.LOSS, lambda report: sent(report, "loss: all-reduce", "messages") / (2 * (T - 1))))
+    each = all_reduce_messages(B * S * H, T, 2, [0] * T)  # and of fewer elements, also short
+    gives: list[tuple[Figure, Count]] = [(figure, calls(what, each)) for figure, what in reduced]
+    gives.append((megatron.LOSS, lambda report: sent(report, "loss: all-reduce", "messages") / each))
     gives.append((ptd.TENSOR, lambda report: elements(report, "all-reduce", 1, B * S, H, T)))
     cut = [(korthikanti.CALLS[what], calls(what, T - 1)) for what in ("all-gather", "reduce-scatter")]
 

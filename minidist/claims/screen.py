@@ -1,6 +1,6 @@
 """Claims on the screen: what the paper says, the number that this gives for this run, and what was counted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minidist.claims.claim import Claim
 from minidist.claims.letters import Letters, legend
@@ -118,20 +118,23 @@ def print_claims(claims: Sequence[Claim], title: str, letters: Letters) -> None:
     _print_failures(claims)
 
 
-def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
-    """One row for each collective, from its six claims."""
-    print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
-    columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
-    table = make_table(left=("collective",), right=columns)
+def print_collectives(claims: Sequence[Claim], size: int, ranks: int, per_host: int, across: Mapping[str, int]) -> None:
+    """One row for each collective, from its claims. across: what the busiest host has sent to others."""
+    print(
+        f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)},"
+        f" G = {per_host} on a host\n"
+    )
+    table = make_table(left=("collective",), right=("calls", "busiest", "formula", "total", "off host"))
     table.add_column("", no_wrap=True)
-    for i in range(0, len(claims), 6):
-        row = claims[i : i + 6]
-        _, calls, _, busiest, idlest, total = row
-        counted = [number(claim.counted) for claim in (calls, idlest, busiest)]
-        promised = (busiest.formula, number(busiest.expected), number(total.counted))
-        table.add_row(calls.source, *counted, *promised, mark(all(claim.holds for claim in row)))
+    for name, leaving in across.items():
+        row = [claim for claim in claims if claim.source == name]
+        _, calls, _, busiest, _, total, *_ = row
+        counted = [number(claim.counted) for claim in (calls, busiest)]
+        of_all = (number(total.counted), number(leaving))
+        table.add_row(name, *counted, busiest.formula, *of_all, mark(all(claim.holds for claim in row)))
     show("Counted: message calls of the busiest rank, and bytes sent", table)
     print("✓: the result is right, and the counts are as promised. p: 2^⌊lg N⌋.")
+    print("Busiest: a rank. Off host: what the busiest host sends to others.")
     if size % ranks:
         print("N does not divide S, so some chunks are an element longer: so are the promises.")
     _print_failures(claims)

@@ -25,6 +25,7 @@ from minidist.formulas.tensor import (
 )
 from minidist.formulas.volumes import Left, others
 from minidist.papers import chen
+from minidist.papers.collectives import all_reduce_messages
 
 PAPERS_DROPOUT = 0.1
 
@@ -88,23 +89,32 @@ def volume_claim(run: Run, volume: Volume) -> Claim:
 
 
 def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
-    """The number of collectives of l layers in a micro-batch: an all-reduce is 2(t-1) messages, half of one t-1."""
+    """The number of collectives of l layers in a micro-batch, by their messages: half an all-reduce is t-1."""
     t, log = (
         run.layout.tp,
         run.recompute == "log",
     )  # recomputed layers repeat the forward's two: r with log, otherwise all l
     times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
-    kinds = {"all-reduces": (WHOLES, 2)}
+
+    def of_all_reduce(rank: int, width: int) -> int:
+        size = shares[rank].tokens(run.context) * width
+        return all_reduce_messages(size, t, run.bytes.stored, run.host[rank // t * t :][:t])
+
+    kinds = {"all-reduces": (WHOLES, [of_all_reduce(rank, run.model.h) for rank in range(run.ranks)])}
     if run.sequence_parallel:
-        kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
+        halves = [t - 1] * run.ranks
+        kinds = {"all-gathers": (GATHERS, halves), "reduce-scatters": (SCATTERS, halves)}
     source = "Korthikanti §4" if run.sequence_parallel else "Megatron §3"
     gates = run.model.experts > 0 and not run.sequence_parallel  # sequence parallelism gathers logits instead
     times = times.replace("4l", "5l").replace("6l", "7l") if gates else times
     expected = [(4 + gates) * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
-    for name, (names, halves) in kinds.items():
-        each = max(1, halves * (t - 1)) * run.passes  # a single rank sends none
-        counted = [messages / each for messages in run.sent_in(*phases("layers", *names), count="messages")]
+    for name, (names, each) in kinds.items():
+        counted = []
+        for rank, messages in enumerate(run.sent_in(*phases("layers", *names), count="messages")):
+            routed = gates * shares[rank].layers * (t > 1)  # smaller ones: k for each token
+            few = routed and of_all_reduce(rank, run.model.top)
+            counted.append((messages / run.passes - routed * few) / max(1, each[rank]) + routed)  # one rank sends none
         claims.append(on_each_rank(source, name, times, expected, counted, ""))
     return claims
 

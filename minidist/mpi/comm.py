@@ -43,6 +43,7 @@ class Ledger:
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, counted on arrival: independent of the sender's count
+        self.host_of: Sequence[int] = ()  # each world rank's host, if they are on several
         # World rank -> payload messages ever sent to it, and ever received from it.
         self.set_out: defaultdict[int, int] = defaultdict(int)
         self.arrived: defaultdict[int, int] = defaultdict(int)
@@ -156,6 +157,27 @@ class Comm:
         self.rank, self.size, self.world_ranks = port.rank, port.size, port.world_ranks
         self.ledger = ledger or Ledger()
         self._posted: list[Handle] = []
+
+    # ---- where ranks are --------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> list[list[int]]:
+        """The ranks of each host, in order; all in one list if they share a host."""
+        host_of, ranks = self.ledger.host_of, list(range(self.size))
+        of = [host_of[rank] for rank in self.world_ranks] if host_of else [0] * self.size
+        return [[rank for rank in ranks if of[rank] == host] for host in dict.fromkeys(of)]
+
+    @property
+    def evenly_spread(self) -> bool:
+        """Whether these ranks are on several hosts, the same number, and more than one, on each."""
+        hosts = self.hosts if self.ledger.host_of else []
+        return len(hosts) > 1 and {1} != {len(host) for host in hosts} == {len(hosts[0])}
+
+    def sent_across(self) -> int:
+        """Payload bytes that this rank has sent to other hosts."""
+        host_of = self.ledger.host_of
+        own = self.world_ranks[self.rank]
+        return sum(n for peer, n in self.ledger.by_peer().items() if host_of and host_of[peer] != host_of[own])
 
     # ---- blocking ---------------------------------------------------------------------------------------------------
 

@@ -212,4 +212,13 @@ class Progress(threading.Thread):
 def world(ledger: Ledger | None = None) -> Comm:
     """The communicator of all ranks that mpirun started."""
     port = CrowdedPort if CROWD > 2 or interface.HOSTS in os.environ else MPIPort
-    return Comm(port(MPI.COMM_WORLD), ledger)
+    comm = Comm(port(MPI.COMM_WORLD), ledger)
+    if environment.local_ranks() < comm.size:
+        comm.ledger.host_of = hosts()
+    return comm
+
+
+def hosts() -> list[int]:
+    """The host of each rank: the first rank with which it shares memory."""
+    shared = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    return MPI.COMM_WORLD.allgather(shared.allreduce(MPI.COMM_WORLD.rank, MPI.MIN))

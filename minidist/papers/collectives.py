@@ -1,14 +1,17 @@
-"""Collectives: Thakur, Rabenseifner & Gropp 2005; Patarasuk & Yuan 2009."""
+"""Collectives: Thakur, Rabenseifner & Gropp 2005; Patarasuk & Yuan 2009; Sanders, Speck & Träff 2009."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Successive steps, and elements sent by each rank."""
+    """Successive steps, and elements sent by each rank; those across hosts, if it depends on which ranks share one."""
 
     steps: int
     sent: list[int]
+    across: list[int] = field(default_factory=list)
 
 
 def chunk_sizes(s: int, n: int) -> list[int]:
@@ -62,6 +65,68 @@ def halving_doubling_all_reduce(s: int, n: int) -> Cost:
         aligned = (slice(place >> k << k, (place >> k << k) + (1 << k)) for k in range(lg))
         sent.append(scatter + sum(sum(chunks[block]) for block in aligned))  # doubling: 1 chunk, 2, 4, …
     return _folded(n, s, sent, 2 * lg)
+
+
+SHORT = 262_144  # bytes up to which a training chapter's all-reduce takes few steps
+
+
+def all_reduce_messages(s: int, n: int, itemsize: int, hosts: Sequence[int]) -> int:
+    """Messages that each rank sends for a training chapter's all-reduce, by size and by the host of each rank. The
+    bytes are always the ring's: with other sums it only takes s that n divides."""
+    h, g = len({*hosts}), max(Counter(hosts).values())
+    if s % n == 0 and 1 < h < n == g * h:
+        return 2 * (g - 1) + 2 * (h - 1)
+    return 2 * (n.bit_length() - 1 if s % n == 0 == n & (n - 1) and s * itemsize <= SHORT else n - 1)
+
+
+# ---- trees: every rank is in one place of each, and sends a tree's part once along each of its edges -----------------
+
+
+def binary_tree_all_reduce(s: int, n: int, blocks: int = 8) -> Cost:
+    """Up and down an in-order tree: S along each of a rank's edges, one to three. A block is sent or received twice
+    along each."""
+    edges = _edges(n)
+    return Cost(2 * blocks * max(edges), [s * of for of in edges])
+
+
+def double_tree_all_reduce(s: int, n: int, blocks: int = 8) -> Cost:
+    """Half of S along each edge of two trees, in which no rank is inside twice: 2S at most."""
+    edges = _edges(n)
+    other = edges[-1:] + edges[:-1] if n % 2 else edges[::-1]
+    larger, smaller = chunk_sizes(s, 2)
+    sent = [larger * one + smaller * two for one, two in zip(edges, other, strict=True)]
+    return Cost(2 * blocks * max(a + b for a, b in zip(edges, other, strict=True)), sent)
+
+
+def _edges(n: int) -> list[int]:
+    """Edges of each rank in the in-order tree: the root has one child; of the others, those that are divisible by 2
+    have a child on the left, and one on the right if there is a rank on the right; all have a parent."""
+    inner = [2 + (rank + 1 < n) if rank % 2 == 0 else 1 for rank in range(1, n)]
+    return [int(n > 1), *inner]
+
+
+# ---- ranks on hosts: g of them share one -----------------------------------------------------------------------------
+
+
+def hierarchical_all_reduce(s: int, n: int, g: int) -> Cost:
+    """(G-1)/G·S within a host, 2(H-1)/H·S/G across, (G-1)/G·S within."""
+    h, chunks = n // g, chunk_sizes(s, g)
+    across = [ring_all_reduce(chunks[rank % g], h).sent[rank // g] for rank in range(n)]
+    within = [2 * s - chunks[rank % g] - chunks[(rank + 1) % g] for rank in range(n)]
+    return Cost(2 * (g - 1) + 2 * (h - 1), [a + b for a, b in zip(across, within, strict=True)], across)
+
+
+def hosts_first_ring(s: int, n: int, g: int) -> Cost:
+    """The last rank of each host sends across: 2(N-1)/N·S."""
+    ring = ring_all_reduce(s, n)
+    return Cost(ring.steps, ring.sent, [sent * ((rank + 1) % g == 0 and g < n) for rank, sent in enumerate(ring.sent)])
+
+
+def hosts_last_ring(s: int, n: int, g: int) -> Cost:
+    """Every rank sends across: the ring's place i is rank i/H of host i mod H."""
+    ring, h = ring_all_reduce(s, n), n // g
+    sent = [ring.sent[rank % g * h + rank // g] for rank in range(n)]
+    return Cost(ring.steps, sent, [of * (h > 1) for of in sent])
 
 
 def broadcast(s: int, n: int) -> Cost:

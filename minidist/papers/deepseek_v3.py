@@ -38,6 +38,15 @@ def most_copies(limit: int, hosts: int) -> float:
     return limit * (hosts - 1) / hosts
 
 
+DEEPEP = {2: 90, 4: 61}  # hosts of 8 ranks -> GB/s of dispatch, in the README of DeepEP, version 2 (SM90, 50 GB/s NICs)
+
+
+def physical(logical: float, hosts: int) -> float:
+    """The part of DeepEP's "logical bandwidth" that crosses between hosts. A token goes once to each host that has one
+    of its experts, and its own host counts, too; choices are uniform."""
+    return logical * (hosts - 1) / hosts
+
+
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 MOST_HOSTS = Figure("DeepSeek-V3 §3.2.2", "nodes of a token, at most", "4", "", "the limit", LIMIT, format_whole)

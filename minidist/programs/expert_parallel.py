@@ -106,6 +106,17 @@ def print_hosts(run: "Run") -> None:
             table.add_row(f"{name}, trained", f"{mine[0]:.2f}", free, str(of.limit), f"{mine[1]:.2f}")
     show("Copies by what routers choose: drawn uniformly, as in the formulas, or trained", table)
     say("This program sends a token once to each of its experts, also if two of them are on the same host.")
+    print_logical(run)
+
+
+def print_logical(run: Run) -> None:
+    """Print the bytes of dispatches that would go once to each host: those that stay on one, and those that cross."""
+    copies = sum(n * tokens for rank in run.counted for n, tokens in enumerate(rank["hosts"], start=1))
+    row, across = run.model.h * run.bytes.stored, sum(rank["leave"][1] for rank in run.counted)
+    rates = (f"{rate} on {n} are {deepseek_v3.physical(rate, n):.1f}" for n, rate in deepseek_v3.DEEPEP.items())
+    once = f"Sent once to each host, dispatches would be {row * copies:,} bytes in a step"
+    say(f"{once}: {row * (copies - across):,} stay on a token's own host, {row * across:,} cross to others.")
+    say(f"DeepEP's logical GB/s count both: across hosts, {' and '.join(rates)}.")
 
 
 # ---- published mixtures, declared on ranks ---------------------------------------------------------------------------

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from minidist import collectives, ring
+from minidist import UsageError, collectives, ring
 from minidist.claims.collectives import Collective, Inputs, compare, rows_of
-from minidist.cli.fields import option, output, parse, ranks_option
+from minidist.cli.fields import flag, option, output, parse, ranks_option, whole
 from minidist.cli.options import at_least, timeout
 from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
 from minidist.papers import collectives as formulas
+from minidist.programs.busbw import compare_bandwidths
 from minidist.programs.chapter import Program
 
 
@@ -32,6 +33,21 @@ COLLECTIVES = {
     ),
     "all-reduce halving": Collective(
         collectives.halving_doubling_all_reduce, whole_sum, formulas.halving_doubling_all_reduce, "2(p-1)/p·S"
+    ),
+    "all-reduce binary tree": Collective(
+        collectives.binary_tree_all_reduce, whole_sum, formulas.binary_tree_all_reduce, "3·S"
+    ),
+    "all-reduce double tree": Collective(
+        collectives.double_tree_all_reduce, whole_sum, formulas.double_tree_all_reduce, "2·S"
+    ),
+    "all-reduce hierarchical": Collective(
+        collectives.hierarchical_all_reduce, whole_sum, formulas.hierarchical_all_reduce, "2(N-1)/N·S", by_host=True
+    ),
+    "all-reduce hosts first": Collective(
+        collectives.hosts_first_ring, whole_sum, formulas.hosts_first_ring, "2(N-1)/N·S", by_host=True
+    ),
+    "all-reduce hosts last": Collective(
+        collectives.hosts_last_ring, whole_sum, formulas.hosts_last_ring, "2(N-1)/N·S", by_host=True
     ),
     "reduce-scatter ring": Collective(
         ring.reduce_scatter,
@@ -73,6 +89,8 @@ class RingOptions:
     size: int = option(20_003, at_least(0, at_most=10**8), help="S: float32 elements")
     only: tuple[str, ...] = option((), names_of, "NAME", "only this; may be repeated", action="extend")
     timeout: float = option(TIMEOUT, timeout, "S", "if a rank is silent; 0: never")
+    ranks_per_host: int | None = whole("G", "ranks that share a host; default: half of all")
+    busbw: bool = flag("time 4 KiB to 32 MiB, with nccl-tests' two bandwidths")
     ranks: int | None = ranks_option()
     json: str | None = output("write the report for machines; - is standard output")
 
@@ -83,12 +101,28 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
+        place(comm, own.ranks_per_host)
         check_writable("--json", own.json if own.json != "-" else None)
         return own
 
     def work(self, comm: Comm, prepared: RingOptions) -> int:
         chosen = {name: COLLECTIVES[name] for name in prepared.only or COLLECTIVES}
+        if prepared.busbw:
+            compare_bandwidths(comm, chosen)
+            return 0
         return compare(comm, prepared.size, chosen, prepared.json)
+
+
+def place(comm: Comm, ranks_per_host: int | None) -> None:
+    """Tell the communicator which ranks share a host: as asked for, as it is, or else half of them each. Raises
+    UsageError if hosts would have different numbers of ranks."""
+    n = comm.size
+    if ranks_per_host or not comm.evenly_spread:
+        g = ranks_per_host or (n if n % 2 else n // 2)
+        if n % g:
+            works = max(fewer for fewer in range(1, min(g, n) + 1) if n % fewer == 0)
+            raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {works}")
+        comm.ledger.host_of = [rank // g for rank in range(n)]
 
 
 CHAPTER = RingChapter()

@@ -35,6 +35,7 @@ class RankReport:
     validation_loss: float  # its part
     sent: dict[str, dict[str, int]]
     sent_to: dict[int, int]
+    host: int
     received: int
     memory: dict[str, int]
     counted: dict[str, Any]
@@ -66,6 +67,7 @@ def train_and_report(
         validation_loss=validate(driver, job),
         sent=history.sent or {},
         sent_to=history.sent_to,
+        host=next(i for i, ranks in enumerate(comm.hosts) if comm.rank in ranks),
         received=history.received,
         memory=engine.peak_bytes(),
         counted={"tokens": history.tokens, **driver.other_counts(), **count(), **seen},

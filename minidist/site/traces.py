@@ -58,11 +58,19 @@ def keys_and_values(comm: Comm) -> BeforeAndAfter:
     return BeforeAndAfter(used[0], np.concatenate([used[0], used[-1]]))
 
 
+def on_hosts(comm: Any) -> Array:
+    """The hierarchical all-reduce on two hosts, or, of an odd number of ranks, each on its own."""
+    comm.ledger.host_of = [rank * 2 // comm.size if comm.size % 2 == 0 else rank for rank in range(comm.size)]
+    return collectives.hierarchical_all_reduce(comm, whole(comm))
+
+
 RUNS: dict[str, Callable[[Comm], BeforeAndAfter]] = {
     "reduce-scatter": lambda comm: BeforeAndAfter(whole(comm), ring.reduce_scatter(comm, whole(comm))),
     "all-gather": lambda comm: BeforeAndAfter(one_chunk(comm), ring.all_gather(comm, one_chunk(comm), comm.size)),
     "all-reduce": lambda comm: BeforeAndAfter(whole(comm), ring.all_reduce(comm, whole(comm))),
     "recursive-doubling": lambda comm: BeforeAndAfter(whole(comm), collectives.doubling_all_reduce(comm, whole(comm))),
+    "tree": lambda comm: BeforeAndAfter(whole(comm), collectives.binary_tree_all_reduce(comm, whole(comm), blocks=1)),
+    "hierarchical": lambda comm: BeforeAndAfter(whole(comm), on_hosts(comm)),
     "all-to-all": lambda comm: BeforeAndAfter(rows(comm), ring.all_to_all(comm, rows(comm))),
     "keys-and-values": keys_and_values,
 }

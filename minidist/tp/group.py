@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist import former_names, ring
+from minidist import collectives, former_names, ring
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
 
@@ -28,7 +28,7 @@ class TensorGroup:
     def all_reduce(self, x: Array, when: str) -> Array:
         """The sum over the ranks."""
         with self.comm.phase(f"{self.where}: all-reduce {when}"):
-            total = ring.all_reduce(self.comm, x.astype(self.wire, copy=False).reshape(-1))
+            total = collectives.all_reduce(self.comm, x.astype(self.wire, copy=False).reshape(-1))
         return total.reshape(x.shape).astype(x.dtype, copy=False)
 
     def reduce_scatter(self, x: Array, when: str) -> Array:

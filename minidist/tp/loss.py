@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minidist import ring
+from minidist import collectives, ring
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.tp.group import TensorGroup
 
@@ -26,7 +26,7 @@ def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary
 
     def all_reduce(x: Array, op: np.ufunc) -> Array:
         with group.comm.phase("loss: all-reduce"):
-            return ring.all_reduce(group.comm, x, op=op)  # in full precision, like the probabilities
+            return collectives.all_reduce(group.comm, x, op=op)  # in full precision, like the probabilities
 
     prob -= all_reduce(prob.max(axis=-1), np.maximum)[:, None]
     target = np.zeros(len(prob), prob.dtype)
