@@ -109,7 +109,7 @@ def print_hosts(run: "Run") -> None:
     print_logical(run)
 
 
-def print_logical(run: Run) -> None:
+def print_logical(run: "Run") -> None:
     """Print the bytes of dispatches that would go once to each host: those that stay on one, and those that cross."""
     copies = sum(n * tokens for rank in run.counted for n, tokens in enumerate(rank["hosts"], start=1))
     row, across = run.model.h * run.bytes.stored, sum(rank["leave"][1] for rank in run.counted)
