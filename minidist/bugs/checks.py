@@ -64,6 +64,7 @@ def runs_of(bug: Bug) -> dict[str, ProbedRun]:
         "other": run(exact, steps=FEW, layout=other_layout, ranks=bug.other),
         "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
         "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
+        "proved": run(f"--precision {bug.precision}", steps=1, prove=True),
     }
     if bug.adam:
         runs["sgd"] = run(f"--precision {bug.precision}", SGD)
@@ -173,7 +174,9 @@ def compare_norms(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]
 
 
 def compare_bytes(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
-    return compare_counts(found["exact"]["bytes"], right["exact"]["bytes"])
+    """In float64 and, because a type may be wrong in other precisions alone, as trained."""
+    both = [compare_counts(found[name]["bytes"], right[name]["bytes"]) for name in ("exact", "as trained")]
+    return next(filter(any, both), NOTHING)
 
 
 def compare_memory(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
@@ -187,6 +190,12 @@ def compare_counts(found: list[dict[str, int]], right: list[dict[str, int]]) -> 
             if counted.get(name, 0) != true.get(name, 0):
                 return Noticed(1, f"{name}: {counted.get(name, 0):,}, not {true.get(name, 0):,}")
     return NOTHING
+
+
+def prove(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    """What of the run's numbers is not what one process of the same program finds."""
+    unproved = found["proved"]["unproved"]
+    return Noticed(1, ", ".join(name.removeprefix("proof: ") for name in unproved)) if unproved else NOTHING
 
 
 def compare_copies(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
@@ -205,6 +214,19 @@ class Check:
     title: str
     run: str  # the run that it judges
     judge: Judge
+    truth: str = ""  # the run that it compares this one with
+    steps: str = "all"  # as far as it needs them: "a step"
+
+    def cost(self, bug: Bug) -> tuple[float, int]:
+        """Seconds of the processor, and bytes that ranks send: of the runs that it needs, with and without the bug."""
+        runs = {**healthy(bug), **broken(bug)}
+        needed = [runs[name]["cost"][self.steps] for name in (self.run, self.truth) if name]
+        needed += [runs[self.run]["cost"]["to collect"]] if self.short == "grad" else []
+        return sum(seconds for seconds, _ in needed), sum(nbytes for _, nbytes in needed)
+
+
+def of_losses(short: str, title: str, run: str, truth: str, tolerance: Callable[[Bug], float]) -> Check:
+    return Check(short, title, run, compare_losses(run, truth, tolerance), truth)
 
 
 def coarse(bug: Bug) -> float:
@@ -219,18 +241,20 @@ def fine(bug: Bug) -> float:
     return EXACT
 
 
+STEP = "a step"
 CHECKS = (
-    Check("loss", "loss after 20 steps, as trained", "as trained", compare_losses("as trained", "serial", coarse)),
-    Check("f64", "the same, in float64", "exact", compare_losses("exact", "serial exact", fine)),
-    Check("grad", "gradients, against serial training", "exact", compare_gradients),
-    Check("norm", "norm of the gradient", "exact", compare_norms),
-    Check("sent", "bytes sent, by phase", "exact", compare_bytes),
-    Check("mem", "memory held, by kind", "exact", compare_memory),
-    Check("sgd", "loss as trained, but with SGD and no clipping", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
-    Check("N", "same losses, other rank counts", "other", compare_losses("other", "exact", fine)),
-    Check("m", "same losses, other micro-batches", "micro", compare_losses("micro", "exact", fine)),
+    of_losses("loss", "loss after 20 steps, as trained", "as trained", "serial", coarse),
+    of_losses("f64", "the same, in float64", "exact", "serial exact", fine),
+    Check("grad", "gradients, against serial training", "exact", compare_gradients, "serial exact", STEP),
+    Check("norm", "norm of the gradient", "exact", compare_norms, "serial exact", STEP),
+    Check("sent", "bytes sent, by phase", "exact", compare_bytes, "", STEP),
+    Check("mem", "memory held, by kind", "exact", compare_memory, "", STEP),
+    of_losses("sgd", "loss as trained, but with SGD and no clipping", "sgd", "serial sgd", with_sgd),
+    of_losses("N", "same losses, other rank counts", "other", "exact", fine),
+    of_losses("m", "same losses, other micro-batches", "micro", "exact", fine),
     Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),
-    Check("load", "same losses, after a checkpoint", "resumed", compare_losses("resumed", "exact", fine)),
+    of_losses("load", "same losses, after a checkpoint", "resumed", "exact", fine),
+    Check("proof", "the proof that a run begins with", "proved", prove, "", STEP),
 )
 
 
