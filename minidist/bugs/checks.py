@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from minidist import Stopped
-from minidist.bugs.probe import ProbedRun
+from minidist.bugs.probe import Cost, ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 from minidist.system import processes
@@ -65,6 +65,7 @@ def runs_of(bug: Bug) -> dict[str, ProbedRun]:
         "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
         "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
         "proved": run(f"--precision {bug.precision}", steps=1, prove=True),
+        "typed": run(exact, steps=1, types=True),
     }
     if bug.adam:
         runs["sgd"] = run(f"--precision {bug.precision}", SGD)
@@ -198,6 +199,11 @@ def prove(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Not
     return Noticed(1, ", ".join(name.removeprefix("proof: ") for name in unproved)) if unproved else NOTHING
 
 
+def look_at_types(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    alarms = found["typed"]["alarms"]
+    return Noticed(1, alarms[0]) if alarms else NOTHING
+
+
 def compare_copies(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
     off, name = found["own rows"]["copies"]
     return NOTHING if off == 0 else Noticed(FEW, f"{name}: {off:.2g}")
@@ -216,13 +222,6 @@ class Check:
     judge: Judge
     truth: str = ""  # the run that it compares this one with
     steps: str = "all"  # as far as it needs them: "a step"
-
-    def cost(self, bug: Bug) -> tuple[float, int]:
-        """Seconds of the processor, and bytes that ranks send: of the runs that it needs, with and without the bug."""
-        runs = {**healthy(bug), **broken(bug)}
-        needed = [runs[name]["cost"][self.steps] for name in (self.run, self.truth) if name]
-        needed += [runs[self.run]["cost"]["to collect"]] if self.short == "grad" else []
-        return sum(seconds for seconds, _ in needed), sum(nbytes for _, nbytes in needed)
 
 
 def of_losses(short: str, title: str, run: str, truth: str, tolerance: Callable[[Bug], float]) -> Check:
@@ -255,6 +254,7 @@ CHECKS = (
     Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),
     of_losses("load", "same losses, after a checkpoint", "resumed", "exact", fine),
     Check("proof", "the proof that a run begins with", "proved", prove, "", STEP),
+    Check("types", "types of distribution, in one forward", "typed", look_at_types),
 )
 
 
@@ -269,6 +269,22 @@ def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> dic
         else:
             verdicts[check.short] = check.judge(bug, found, right)
     return verdicts
+
+
+def costs(bug: Bug) -> dict[str, Cost]:
+    """What each check costs: the runs that it needs."""
+    runs, found = {**healthy(bug), **broken(bug)}, {}
+    for check in CHECKS:
+        of = [runs.get(name, {}).get("cost") for name in (check.run, check.truth) if name]
+        if all(of):  # it was asked, and no run failed
+            parts = [Cost(*each[check.steps]) for each in of]
+            parts += [Cost(*of[0]["to collect"])] if check.short == "grad" else []
+            found[check.short] = Cost(sum(part.seconds for part in parts), sum(part.bytes for part in parts))
+    return found
+
+
+def mean(costs: Sequence[Cost]) -> Cost:
+    return Cost(round(sum(c.seconds for c in costs) / len(costs), 3), sum(c.bytes for c in costs) // len(costs))
 
 
 def noticed(bug: Bug) -> dict[str, Noticed]:

@@ -26,6 +26,7 @@ from minidist.programs.proof import prove
 from minidist.system import processes
 from minidist.system.files import temporary_folder
 from minidist.train import Alone, Driver
+from minidist.ty.report import check
 
 Named = dict[str, Array]
 
@@ -48,6 +49,7 @@ class ProbedRun:
     resume_at: int = 0  # after this many steps, save a checkpoint, forget everything, and load it; 0: never
     parameters: bool = False  # whether to also tell what each rank holds at the end
     prove: bool = False  # whether its numbers are proved before it begins
+    types: bool = False  # one forward with types of distribution, in place of training
 
 
 def main() -> None:
@@ -62,9 +64,20 @@ def count(run: ProbedRun) -> dict[str, Any]:
         try:
             if run.chapter == "train":
                 return train(run, Alone(), str(folder))
+            if run.types:
+                return run_ranks(lambda comm: look_at_types(run, comm), run.ranks)[0]
             return run_ranks(lambda comm: train(run, comm, str(folder)), run.ranks)[0]
         except Exception as error:  # a broken program may raise anything
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def look_at_types(run: ProbedRun, comm: Any) -> dict[str, Any]:
+    """Run one forward with types; returns what it alarms."""
+    begun = time.process_time()
+    job, driver = start(run, comm)
+    alarms = [str(alarm) for alarm in check(driver, job, comm)]
+    sent = sum(comm.all_gather_object(payload(bytes_by_phase(comm))))
+    return {"alarms": alarms, "cost": {"all": Cost(time.process_time() - begun, sent)}}
 
 
 def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
