@@ -43,6 +43,7 @@ CHAPTERS = tuple(
         ("offload", "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory"),
         ("infinity", "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files"),
         ("tensor_parallel", "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022"),
+        ("spmd_types", "Megatron-LM, mappings.py; spmd_types, 2026: gradients' types"),
         ("expert_parallel", "Lepikhin et al., GShard, 2020; Fedus et al. 2021: experts"),
         (
             "zero_r",

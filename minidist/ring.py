@@ -22,6 +22,7 @@ import numpy as np
 
 from minidist import contents, former_names
 from minidist.mpi.comm import Comm
+from minidist.nn.tensor import begins
 
 Array = np.ndarray
 
@@ -48,6 +49,7 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     x (S,) has the same size on every rank. out (|chunk r|,) may be a view of x.
     With op = np.maximum the result is the maximum instead of the sum.
     """
+    begins("reduce-scatter", comm)
     _check(x, x.size, x)
     parts = cut(x, comm.size)
     mine = parts[comm.rank]
@@ -83,6 +85,7 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
 
     x is this rank's chunk of the `size` elements, as cut by `chunk`. out (size,) may be the array that x is a view of.
     """
+    begins("all-gather", comm)
     out = np.empty(size, x.dtype) if out is None else out
     _check(out, size, x)
     parts = cut(out, comm.size)
@@ -112,6 +115,7 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     A reduce-scatter, then an all-gather. Partial sums are written where the result will be.
     out (S,) may be x itself. With op = np.maximum the result is the maximum instead of the sum.
     """
+    begins("all-reduce", comm)
     out = np.empty_like(x) if out is None else out
     _check(x, x.size, x)
     _check(out, x.size, x)
@@ -149,6 +153,7 @@ def all_to_all(comm: Comm, x: Array) -> Array:
 
 def all_to_all_v(comm: Comm, parts: Sequence[Array], outs: Sequence[Array]) -> None:
     """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in outs[i]."""
+    begins("all-to-all", comm)
     outs[comm.rank][...] = parts[comm.rank]
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size

@@ -67,6 +67,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("zr",),
     CHAPTERS[CHAPTERS.index("zero_r") :],
     ("parallel3d",),
+    ("ty",),
     ("programs",),
     ("deepspeed", "plan", "bench", "classroom", "bugs", "lessons", "__main__"),
     ("site",),

@@ -137,6 +137,8 @@ class TrainingOptions:
         None, help="compare with one process first; default: if quick", action=argparse.BooleanOptionalAction
     )
 
+    types: bool = flag("check one forward's types of distribution, and end")
+
     @property
     def micro_batch(self) -> int:
         """Sequences of a micro-batch, over all ranks."""

@@ -8,12 +8,38 @@ that turns the gradient of the output into the gradients of the inputs, and the 
 
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 Array = np.ndarray
 Gradients = Array | tuple[Array | None, ...] | None
+
+
+class Watcher(Protocol):
+    """Sees what a forward does, as it does it (`minidist/spmd_types.py`)."""
+
+    def reads(self, parameter: "Parameter") -> None: ...
+
+    def operation(
+        self,
+        output: "Tensor",
+        inputs: tuple["Tensor", ...],
+        backward: Callable[..., Gradients],
+        kept: tuple[Array, ...],
+    ) -> None: ...
+
+    def collective(self, name: str, comm: object) -> None: ...
+
+
+watching: ContextVar[Watcher | None] = ContextVar("watching", default=None)  # each rank of a process has its own
+
+
+def begins(collective: str, comm: object) -> None:
+    """A collective begins on this rank."""
+    if (watcher := watching.get()) is not None:
+        watcher.collective(collective, comm)
 
 
 class Released(RuntimeError):
@@ -61,6 +87,8 @@ class Parameter:
         """The values, of `shape`. Raises Released when they are not here."""
         if self._data is None:
             raise Released(f"parameter {self.name!r} is released: gather its unit before you use it")
+        if (watcher := watching.get()) is not None:
+            watcher.reads(self)
         return self._data
 
     def bind(self, data: Array, grad: Array | None = None) -> None:
@@ -93,10 +121,11 @@ class Parameter:
 class Tensor:
     """An array, the tape on which it was made and its number there. Without a tape nothing is kept: no backward."""
 
-    __slots__ = ("data", "number", "tape")
+    __slots__ = ("data", "number", "tape", "types")
 
     def __init__(self, data: Array, tape: "Tape | None" = None, number: int = 0) -> None:
         self.data, self.tape, self.number = data, tape, number
+        self.types: dict[str, str] | None = None  # of distribution, on each axis of ranks: known under a watcher
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -276,14 +305,15 @@ def record(
     `weight_backward`, with the same arguments, accumulates the gradients of matrices. Neither may hold on to any array
     of activations other than through `keep`, or the count of what is kept would lie.
     """
-    tape = inputs[0].tape
-    if tape is None:
-        return Tensor(data)
-    if not tape.keeps:
-        return tape.tensor(data)
-    kept = tuple(tape.keep(a) for a in keep) + tuple(tape.keep(a, exact=True) for a in keep_exact)
-    output = tape.tensor(data)
-    tape.steps.append(TapeStep(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
+    tape, keeps = inputs[0].tape, inputs[0].tape is not None and inputs[0].tape.keeps
+    kept: tuple[Kept, ...] = ()
+    if tape is not None and keeps:
+        kept = tuple(tape.keep(a) for a in keep) + tuple(tape.keep(a, exact=True) for a in keep_exact)
+    output = Tensor(data) if tape is None else tape.tensor(data)
+    if (watcher := watching.get()) is not None:
+        watcher.operation(output, inputs, backward, keep + keep_exact)
+    if tape is not None and keeps:
+        tape.steps.append(TapeStep(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
     return output
 
 

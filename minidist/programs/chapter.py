@@ -70,6 +70,10 @@ class Program(Generic[Own]):
         """Do what was asked, on every rank; returns the exit status."""
         raise NotImplementedError
 
+    def begin(self, comm: Any, prepared: Any) -> int:
+        """Do it, or what an option asks for instead."""
+        return self.work(comm, prepared)
+
     def needs_no_ranks(self, arguments: Sequence[str]) -> bool:
         """Whether these arguments run in one process."""
         return False
@@ -173,6 +177,13 @@ class Chapter(Training[Own]):
         job.reserved = self.reserve(job, comm)
         return job
 
+    def begin(self, comm: Any, prepared: Any) -> int:
+        if isinstance(prepared, Job) and prepared.training.types:
+            from minidist.ty.report import report  # a run that trains loads none of it
+
+            return report(self.make(prepared, comm), prepared, comm)
+        return self.work(comm, prepared)
+
     def work(self, comm: Any, prepared: Any) -> int:
         """Most chapters train."""
         return self.train(comm, prepared)
@@ -207,7 +218,7 @@ def start(chapter: Program[Any]) -> NoReturn:
         sys.exit(in_one_process(lambda: run_alone(chapter, arguments)))
     run(
         prepare=lambda comm: chapter.prepared(arguments, comm),
-        main=chapter.work,
+        main=chapter.begin,
         module=f"minidist.{chapter.name}",
         **chapter.watched,
     )
@@ -215,4 +226,4 @@ def start(chapter: Program[Any]) -> NoReturn:
 
 def run_alone(chapter: Program[Any], arguments: Sequence[str]) -> int:
     """Run a chapter in this process; returns the exit status."""
-    return chapter.work(Alone(), chapter.prepared(arguments, Alone()))
+    return chapter.begin(Alone(), chapter.prepared(arguments, Alone()))

@@ -1,5 +1,6 @@
 """ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +85,10 @@ class InfinityChapter(Chapter[InfinityOptions]):
 
     def make(self, job: Job[InfinityOptions], comm: Comm) -> infinity.Infinity:
         return infinity.ENGINES[job.own.zero](job.units, job.settings, comm, job.reserved)
+
+    def begin(self, comm: Any, prepared: Job[InfinityOptions]) -> int:
+        with prepared.reserved if prepared.training.types else nullcontext():
+            return super().begin(comm, prepared)
 
     def work(self, comm: Any, prepared: Job[InfinityOptions]) -> int:
         """Measure the disks' bandwidth, or train; the file's room is given back at the end."""

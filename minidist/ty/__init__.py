@@ -1,0 +1,1 @@
+"""Types of distribution over a chapter's own forward: `minidist/spmd_types.py` has the rules."""
