@@ -64,7 +64,7 @@ def runs_of(bug: Bug) -> dict[str, ProbedRun]:
         "other": run(exact, steps=FEW, layout=other_layout, ranks=bug.other),
         "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
         "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
-        "proved": run(f"--precision {bug.precision}", steps=1, prove=True),
+        "proved": run(f"--precision {bug.precision}", steps=FEW, prove=True),
         "typed": run(exact, steps=1, types=True),
     }
     if bug.adam:
