@@ -26,6 +26,7 @@ from minidist.cli.tables import make_table, mark, say, show
 from minidist.mpi import environment
 
 COUNTED = Path(__file__).with_name("counted.json")  # made by: python -m minidist bugs --count --json THIS
+NEED_NO_TRUTH = "N", "m", "copy", "load", "proof", "types"  # checks that need no healthy program
 WIDTH = 80
 
 Row = dict[str, Noticed]  # by the checks' short names
@@ -131,6 +132,8 @@ def print_checks(table: dict[str, Row], costs: dict[str, Cost]) -> None:
     )
     alone = ", ".join(f"{name} ({by[0]})" for name, by in by_bug.items() if len(by) == 1)
     say(f"Noticed by one check alone: {alone or 'none'}.")
+    unseen = [name for name, by in by_bug.items() if not {*by}.intersection(NEED_NO_TRUTH)]
+    say(f"By none that needs no healthy program ({', '.join(NEED_NO_TRUTH)}): {', '.join(unseen) or 'no bug'}.")
     say(f"Noticed by none: {', '.join(name for name, by in by_bug.items() if not by) or 'no bug'}.")
 
 

@@ -35,8 +35,8 @@ def check_is_kept(name: str, row: command.Row) -> None:
 
 
 def asks(check: Check, name: str) -> bool:
-    """Masks of dropout depend on the micro-batch, as do an expert's room and the balance loss; so of such bugs its number
-    is not varied. Muon is no Adam."""
+    """Masks of dropout, an expert's room and the balance loss depend on the micro-batch: of such bugs its number is not
+    varied. Muon is no Adam."""
     by_micro_batch = "dropout" in name or name in ("router-hears-absent", "balance-loss-twice")
     return (check.short != "m" or not by_micro_batch) and (check.short != "sgd" or "muon" not in name)
 
