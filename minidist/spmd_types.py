@@ -19,10 +19,10 @@ these values' gradient is a sum. I must not meet V: no backward would sum its gr
 A collective changes the type, by what it sends in the forward and what in the backward. So its type is not written
 down: it is derived from what both have called (RULES), and counted from what ranks then hold (`count`).
 
-A parameter is R along an axis over which its engine sums gradients (data parallelism, all stages of ZeRO, norms under
-sequence parallelism), I where every rank has all of it and nothing is summed, and V where it is cut. With ZeRO-3 it is
-R from a gather, and its gradient, P, is reduce-scattered. `--types` of each chapter's command runs one forward of its
-own model with types, without a backward (`minidist/ty/`).
+A parameter is V where it is cut. Elsewhere it is R along an axis over which its engine sums gradients: data
+parallelism, all stages of ZeRO, norms under sequence parallelism. It is I where nothing is summed. With ZeRO-3 it is R
+from a gather, and its gradient, P, is reduce-scattered. `--types` of each chapter's command runs one forward of its own
+model with types, without a backward (`minidist/ty/`).
 
 Types do not see a wrong factor or order, an off-by-one, a wrong group of the right kind, or what optimizers do.
 """

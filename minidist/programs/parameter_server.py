@@ -9,6 +9,7 @@ from minidist.claims.described import described
 from minidist.claims.proof import Proof
 from minidist.cli.shared import FileOptions, TrainingOptions
 from minidist.command import Job
+from minidist.data_parallel import DataParallel
 from minidist.formulas.asked import Asked
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
@@ -152,6 +153,18 @@ class ParameterServerChapter(Training[ServerOptions]):
         held = place_keys(own, len(servers), sum(flat.padded for flat in flats))
         ranges = cut(flats, held)
         return job, RankPlan(workers, servers, held, ranges, 0, False, 0, 0, own, job.training.steps, asked_of(job))
+
+    def begin(self, comm: Comm, prepared: tuple[Job[ServerOptions], RankPlan]) -> int:
+        """With --types, a worker's forward: it pulls parameters, R among workers, and servers sum what all push."""
+        job, plan = prepared
+        if not job.training.types:
+            return self.work(comm, prepared)
+        from minidist.ty.report import report  # a run that trains loads none of it
+
+        workers = comm.split(int(comm.rank in plan.workers))
+        served = comm.rank not in plan.workers
+        status = 0 if served else report(DataParallel(job.units, job.settings, workers), job, workers)
+        return max(comm.all_gather_object(status))
 
     def work(self, comm: Comm, prepared: tuple[Job[ServerOptions], RankPlan]) -> int:
         """Run every training that the options ask for, from the same start; returns the exit status."""

@@ -58,7 +58,7 @@ def print_functions(rows: Sequence[tuple[str, tuple[str, ...], list[tuple[str, s
     table = make_table(("Megatron's function", "forward", "backward"), ("rule", "counted", ""), narrow=True)
     for name, (ahead, back, takes, makes), found in rows:
         first = found[0] if found else ("?", "?")
-        short = name.replace("tensor_model_parallel", "tensor_parallel")
+        short = name.removesuffix("_region").replace("_model", "").removesuffix("_parallel")
         table.add_row(
             short, ahead or "-", back or "-", f"{takes} → {makes}", " → ".join(first), mark(first == (takes, makes))
         )

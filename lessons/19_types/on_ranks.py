@@ -1,0 +1,51 @@
+"""What the graded parts do with a student's functions, in a process of its own. No points are given here."""
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import returned
+from minidist.mpi.comm import Comm
+
+# The chapter's rules take the place of what a student's types_of and first_alarm call.
+given = functions("minidist.spmd_types", ("join", "through"))
+WHOLE = ("types_of", "first_alarm")
+
+
+def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> list[Any]:
+    """What a function returned for each list of arguments; "Mismatch" if it raised one."""
+    if function in WHOLE:
+        vars(exercise).update(join=partial(join, exercise), collective=partial(collective, exercise))
+    return [answer(exercise, function, arguments) for arguments in mine]
+
+
+def join(exercise: ModuleType, types: Sequence[str], operation: str) -> str:
+    return ruled(exercise, "join", types, operation)
+
+
+def collective(exercise: ModuleType, forward: str, backward: str, operand: str) -> str:
+    return ruled(exercise, "through", forward, backward, operand) if forward or backward else operand
+
+
+def ruled(exercise: ModuleType, rule: str, *arguments: Any) -> str:
+    try:
+        return str(given[rule](*arguments))
+    except Exception as mismatch:
+        raise exercise.Mismatch(str(mismatch)) from None
+
+
+def answer(exercise: ModuleType, function: str, arguments: list[Any]) -> Any:
+    try:
+        value = getattr(exercise, function)(*copy.deepcopy(arguments))
+    except Exception as error:
+        if type(error).__name__ != "Mismatch":
+            raise
+        return "Mismatch"
+    if isinstance(value, dict):
+        return {str(name): str(kind) for name, kind in value.items()}
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else returned(value)
