@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from minidist import Stopped
-from minidist.bugs.probe import ProbedRun
+from minidist.bugs.probe import Cost, ProbedRun
 from minidist.bugs.record import Bug, Edit
 from minidist.claims.mutants import changed_copy, python_in
 from minidist.system import processes
@@ -64,6 +64,8 @@ def runs_of(bug: Bug) -> dict[str, ProbedRun]:
         "other": run(exact, steps=FEW, layout=other_layout, ranks=bug.other),
         "own rows": run(f"--precision {bug.precision}", steps=FEW, own_rows=True),
         "resumed": run(exact, steps=FEW, resume_at=FEW // 2),
+        "proved": run(f"--precision {bug.precision}", steps=FEW, prove=True),
+        "typed": run(exact, steps=1, types=True),
     }
     if bug.adam:
         runs["sgd"] = run(f"--precision {bug.precision}", SGD)
@@ -173,7 +175,9 @@ def compare_norms(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]
 
 
 def compare_bytes(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
-    return compare_counts(found["exact"]["bytes"], right["exact"]["bytes"])
+    """In float64 and, because a type may be wrong in other precisions alone, as trained."""
+    both = [compare_counts(found[name]["bytes"], right[name]["bytes"]) for name in ("exact", "as trained")]
+    return next(filter(any, both), NOTHING)
 
 
 def compare_memory(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
@@ -187,6 +191,17 @@ def compare_counts(found: list[dict[str, int]], right: list[dict[str, int]]) -> 
             if counted.get(name, 0) != true.get(name, 0):
                 return Noticed(1, f"{name}: {counted.get(name, 0):,}, not {true.get(name, 0):,}")
     return NOTHING
+
+
+def prove(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    """What of the run's numbers is not what one process of the same program finds."""
+    unproved = found["proved"]["unproved"]
+    return Noticed(1, ", ".join(name.removeprefix("proof: ") for name in unproved)) if unproved else NOTHING
+
+
+def look_at_types(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
+    alarms = found["typed"]["alarms"]
+    return Noticed(1, alarms[0]) if alarms else NOTHING
 
 
 def compare_copies(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
@@ -205,6 +220,12 @@ class Check:
     title: str
     run: str  # the run that it judges
     judge: Judge
+    truth: str = ""  # the run that it compares this one with
+    steps: str = "all"  # as far as it needs them: "a step"
+
+
+def of_losses(short: str, title: str, run: str, truth: str, tolerance: Callable[[Bug], float]) -> Check:
+    return Check(short, title, run, compare_losses(run, truth, tolerance), truth)
 
 
 def coarse(bug: Bug) -> float:
@@ -219,18 +240,21 @@ def fine(bug: Bug) -> float:
     return EXACT
 
 
+STEP = "a step"
 CHECKS = (
-    Check("loss", "loss after 20 steps, as trained", "as trained", compare_losses("as trained", "serial", coarse)),
-    Check("f64", "the same, in float64", "exact", compare_losses("exact", "serial exact", fine)),
-    Check("grad", "gradients, against serial training", "exact", compare_gradients),
-    Check("norm", "norm of the gradient", "exact", compare_norms),
-    Check("sent", "bytes sent, by phase", "exact", compare_bytes),
-    Check("mem", "memory held, by kind", "exact", compare_memory),
-    Check("sgd", "loss as trained, but with SGD and no clipping", "sgd", compare_losses("sgd", "serial sgd", with_sgd)),
-    Check("N", "same losses, other rank counts", "other", compare_losses("other", "exact", fine)),
-    Check("m", "same losses, other micro-batches", "micro", compare_losses("micro", "exact", fine)),
+    of_losses("loss", "loss after 20 steps, as trained", "as trained", "serial", coarse),
+    of_losses("f64", "the same, in float64", "exact", "serial exact", fine),
+    Check("grad", "gradients, against serial training", "exact", compare_gradients, "serial exact", STEP),
+    Check("norm", "norm of the gradient", "exact", compare_norms, "serial exact", STEP),
+    Check("sent", "bytes sent, by phase", "exact", compare_bytes, "", STEP),
+    Check("mem", "memory held, by kind", "exact", compare_memory, "", STEP),
+    of_losses("sgd", "loss as trained, but with SGD and no clipping", "sgd", "serial sgd", with_sgd),
+    of_losses("N", "same losses, other rank counts", "other", "exact", fine),
+    of_losses("m", "same losses, other micro-batches", "micro", "exact", fine),
     Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),
-    Check("load", "same losses, after a checkpoint", "resumed", compare_losses("resumed", "exact", fine)),
+    of_losses("load", "same losses, after a checkpoint", "resumed", "exact", fine),
+    Check("proof", "the proof that a run begins with", "proved", prove, "", STEP),
+    Check("types", "types of distribution, in one forward", "typed", look_at_types),
 )
 
 
@@ -245,6 +269,22 @@ def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> dic
         else:
             verdicts[check.short] = check.judge(bug, found, right)
     return verdicts
+
+
+def costs(bug: Bug) -> dict[str, Cost]:
+    """What each check costs: the runs that it needs."""
+    runs, found = {**healthy(bug), **broken(bug)}, {}
+    for check in CHECKS:
+        of = [runs.get(name, {}).get("cost") for name in (check.run, check.truth) if name]
+        if all(of):  # it was asked, and no run failed
+            parts = [Cost(*each[check.steps]) for each in of]
+            parts += [Cost(*of[0]["to collect"])] if check.short == "grad" else []
+            found[check.short] = Cost(sum(part.seconds for part in parts), sum(part.bytes for part in parts))
+    return found
+
+
+def mean(costs: Sequence[Cost]) -> Cost:
+    return Cost(round(sum(c.seconds for c in costs) / len(costs), 3), sum(c.bytes for c in costs) // len(costs))
 
 
 def noticed(bug: Bug) -> dict[str, Noticed]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minidist import UsageError
 from minidist.bugs import checks, record
-from minidist.bugs.checks import CHECKS, Check, Noticed
+from minidist.bugs.checks import CHECKS, Check, Cost, Noticed
 from minidist.bugs.record import Bug
 from minidist.cli.fields import flag, operand, output, read
 from minidist.cli.options import tool
@@ -26,6 +26,7 @@ from minidist.cli.tables import make_table, mark, say, show
 from minidist.mpi import environment
 
 COUNTED = Path(__file__).with_name("counted.json")  # made by: python -m minidist bugs --count --json THIS
+NEED_NO_TRUTH = "N", "m", "copy", "load", "proof", "types"  # checks that need no healthy program
 WIDTH = 80
 
 Row = dict[str, Noticed]  # by the checks' short names
@@ -54,12 +55,14 @@ def main(arguments: Sequence[str]) -> int:
         check_writable("--json", options.json)
     if options.name:
         return print_bug(bugs[options.name])
-    table = count(bugs, shown=options.json != "-") if options.count else kept()
+    table, costs = count(bugs, shown=options.json != "-") if options.count else (kept(), kept_costs())
     if options.json:
-        write_json(options.json, {"bugs": {name: as_json(row) for name, row in table.items()}})
+        rows = {name: as_json(row) for name, row in table.items()}
+        write_json(options.json, {"bugs": rows, "costs": {check: cost._asdict() for check, cost in costs.items()}})
     if options.json != "-":
         print_list(bugs)
         print_table(bugs, table)
+        print_checks(table, costs)
     return 0 if all(any(verdict.step for verdict in row.values()) for row in table.values()) else 1
 
 
@@ -69,17 +72,24 @@ def kept() -> dict[str, Row]:
     return {name: {check: Noticed(**of) for check, of in row.items()} for name, row in document["bugs"].items()}
 
 
-def count(bugs: dict[str, Bug], shown: bool) -> dict[str, Row]:
-    """Count all rows; shown: with a line of progress. Raises UsageError if a check alarms on a healthy program: then it
-    is no check."""
-    status, table = StatusLine(shown), {}
+def kept_costs() -> dict[str, Cost]:
+    """What each check cost then, by its short name."""
+    return {check: Cost(**of) for check, of in json.loads(COUNTED.read_text(encoding="utf-8"))["costs"].items()}
+
+
+def count(bugs: dict[str, Bug], shown: bool) -> tuple[dict[str, Row], dict[str, Cost]]:
+    """Count all rows, and what a check costs on average; shown: with a line of progress. Raises UsageError if a check
+    alarms on a healthy program: then it is no check."""
+    status, table, costs = StatusLine(shown), {}, dict[str, list[Cost]]()
     for i, bug in enumerate(bugs.values()):
         status.show(f"bug {i + 1} of {len(bugs)}, {bug.name}", i / len(bugs))
         table[bug.name] = checks.noticed(bug)
         if alarms := checks.false_alarms(bug):
             raise UsageError(f"of {bug.name}, the healthy program alarms {', '.join(alarms)}: {alarms}")
+        for check, cost in checks.costs(bug).items():
+            costs.setdefault(check, []).append(cost)
     status.close()
-    return table
+    return table, {check: checks.mean(found) for check, found in costs.items()}
 
 
 def as_json(row: Row) -> dict[str, dict[str, object]]:
@@ -101,15 +111,30 @@ def print_list(bugs: dict[str, Bug]) -> None:
 
 def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
     """Print the table of bugs and checks. A star: the bug differs here from what its thread says."""
-    shown = make_table(left=("bug",), right=[check.short for check in CHECKS])
+    shown = make_table(left=("bug",), right=[check.short for check in CHECKS], narrow=True)
     for name, row in table.items():
         shown.add_row(f"{name}{'*' * bool(bugs[name].here)}", *(letter(bugs[name], row, check) for check in CHECKS))
-    sums = [sum(bool(check.short in row and row[check.short].step) for row in table.values()) for check in CHECKS]
-    shown.add_section()
-    shown.add_row("noticed", *map(str, sums))
     show("Who notices: x does, . does not, - was not asked; *: see the list", shown)
+
+
+def print_checks(table: dict[str, Row], costs: dict[str, Cost]) -> None:
+    """Print how many bugs each check notices and what it costs; which bugs one check alone notices, and which none."""
+    by_bug = {name: [check for check in row if row[check].step] for name, row in table.items()}
+    shown = make_table(left=("check", ""), right=("notices", "seconds", "bytes"), narrow=True)
     for check in CHECKS:
-        print(f"{check.short:>6}  {check.title}")
+        notices = sum(check.short in by for by in by_bug.values())
+        cost = (f"{costs[check.short].seconds:.2f}", f"{costs[check.short].bytes:,}") if check.short in costs else ()
+        shown.add_row(check.short, check.title, str(notices), *cost)
+    show(f"What each notices of {len(table)} bugs, and what it costs", shown)
+    say(
+        "Seconds are of a processor, for all ranks, and bytes are what these send: on average, of the runs that a check"
+        " needs, as far as it needs them."
+    )
+    alone = ", ".join(f"{name} ({by[0]})" for name, by in by_bug.items() if len(by) == 1)
+    say(f"Noticed by one check alone: {alone or 'none'}.")
+    unseen = [name for name, by in by_bug.items() if not {*by}.intersection(NEED_NO_TRUTH)]
+    say(f"By none that needs no healthy program ({', '.join(NEED_NO_TRUTH)}): {', '.join(unseen) or 'no bug'}.")
+    say(f"Noticed by none: {', '.join(name for name, by in by_bug.items() if not by) or 'no bug'}.")
 
 
 def letter(bug: Bug, row: Row, check: Check) -> str:

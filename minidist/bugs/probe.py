@@ -7,24 +7,35 @@
 import json
 import math
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minidist.checkpoints import checkpoint
+from minidist.claims.proof import proof_claims
 from minidist.command import Job, about
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.nn.layers import Tokens
 from minidist.nn.tensor import Array, Parameter
 from minidist.programs.chapter import find
+from minidist.programs.proof import prove
 from minidist.system import processes
 from minidist.system.files import temporary_folder
 from minidist.train import Alone, Driver
+from minidist.ty.report import check
 
 Named = dict[str, Array]
+
+
+class Cost(NamedTuple):
+    """What a run has cost so far: of all ranks, and with all that comes before its first step."""
+
+    seconds: float  # of the processor
+    bytes: int  # sent
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class ProbedRun:
     own_rows: bool = False  # each rank's share of a batch is drawn with a seed of its own
     resume_at: int = 0  # after this many steps, save a checkpoint, forget everything, and load it; 0: never
     parameters: bool = False  # whether to also tell what each rank holds at the end
+    prove: bool = False  # whether its numbers are proved before it begins
+    types: bool = False  # one forward with types of distribution, in place of training
 
 
 def main() -> None:
@@ -51,14 +64,29 @@ def count(run: ProbedRun) -> dict[str, Any]:
         try:
             if run.chapter == "train":
                 return train(run, Alone(), str(folder))
+            if run.types:
+                return run_ranks(lambda comm: look_at_types(run, comm), run.ranks)[0]
             return run_ranks(lambda comm: train(run, comm, str(folder)), run.ranks)[0]
         except Exception as error:  # a broken program may raise anything
             return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
+def look_at_types(run: ProbedRun, comm: Any) -> dict[str, Any]:
+    """Run one forward with types; returns what it alarms."""
+    begun = time.process_time()
+    job, driver = start(run, comm)
+    alarms = [str(alarm) for alarm in check(driver, job, comm)]
+    sent = sum(comm.all_gather_object(payload(bytes_by_phase(comm))))
+    return {"alarms": alarms, "cost": {"all": Cost(time.process_time() - begun, sent)}}
+
+
 def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
     """Train on this rank; returns what all ranks have counted."""
+    begun, costs = time.process_time(), list[Cost]()
     job, driver = start(run, comm)
+    serial = find(run.chapter).serial(job) if run.prove else None
+    proof = prove(comm, job, find(run.chapter).make, serial) if serial else None
+    sent = payload(bytes_by_phase(comm))
     seen = watch_gradients(driver.engine, comm)
     losses: list[float] = []
     while driver.engine.steps < job.training.steps:
@@ -72,8 +100,11 @@ def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
             seen["sent"] = dict(bytes_by_phase(comm) - seen["apart"])
             seen["held"] = held(driver.engine)
         losses.append(sum(comm.all_gather_object(loss)))
-    everyone = comm.all_gather_object((seen["sent"], seen["held"], seen["norm"], copies(driver.engine)))
-    bytes_sent, memory, norms, alike = map(list, zip(*everyone, strict=True))
+        sent += payload(bytes_by_phase(comm)) - (0 if costs else payload(seen["apart"]))
+        costs.append(Cost(time.process_time() - begun, sum(comm.all_gather_object(sent))))
+    apart = payload(seen["apart"])
+    everyone = comm.all_gather_object((seen["sent"], seen["held"], seen["norm"], copies(driver.engine), apart))
+    bytes_sent, memory, norms, alike, collected = map(list, zip(*everyone, strict=True))
     return {
         "losses": losses,
         "gradients": as_lists(seen["gradients"]),
@@ -81,6 +112,8 @@ def train(run: ProbedRun, comm: Any, folder: str) -> dict[str, Any]:
         "bytes": bytes_sent,
         "memory": memory,
         "copies": difference_of_copies(alike),
+        "unproved": [claim.claim for claim in proof_claims(proof, losses, job.training.precision) if not claim.holds],
+        "cost": {"a step": costs[0], "all": costs[-1], "to collect": Cost(0.0, sum(collected))},
         **({"parameters": [as_lists(of_rank) for of_rank in alike]} if run.parameters else {}),
     }
 
@@ -127,8 +160,12 @@ def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
 
 
 def bytes_by_phase(comm: Any) -> Counter[str]:
-    """Payload that this rank has sent in this step."""
+    """What this rank has sent in this step; its control traffic, if any, as "control"."""
     return Counter({phase: of["bytes"] for phase, of in comm.ledger.by_phase().items()})
+
+
+def payload(sent: Counter[str]) -> int:
+    return sent.total() - sent["control"]
 
 
 def whole(engine: Engine, piece: Any) -> Named:

@@ -4,6 +4,7 @@ They stand in `minidist/claims/mutants/record/SYSTEM.toml`. A file may begin wit
 the healthy program a feature that it lacks, such as another optimizer. A bug has:
 
     name           one word, for the command line
+    room           2 if lesson 18's table does not have it; 1 if not given
     system         where it was found
     repository     its repository on GitHub, or "" if the bug is our own
     thread         the number of its thread, #1 or PR #1; "" if the bug stands in code or in a document, or is our own
@@ -41,6 +42,7 @@ class Bug:
     mistake: str
     says: str
     chapter: str
+    room: int = 1
     repository: str = ""
     thread: str = ""
     here: str = ""

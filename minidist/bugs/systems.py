@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[tuple[str, ...], ...]] = {  # by what shows them: groups 
     "sizes": (("bucket-never-flushed",), ("local-token-mean",)),  # sizes of layouts and batches
     "memory": (("zero2-is-zero1",), ("whole-optimizer-state",), ("whole-parameters",)),
     "precision": (("scale-on-one-stage",), ("norm-times-scale",)),
-    "checkpoint": (("moment-not-loaded",), ("updates-not-loaded",)),
+    "checkpoint": (("moment-not-loaded", "moments-of-rank-0", "one-part-saved"), ("updates-not-loaded",)),
 }
 SALT = 392  # another one draws others
 SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
