@@ -36,6 +36,7 @@ CHAPTERS = tuple(
         ("ring", "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005"),
         ("data_parallel", "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018"),
         ("local_sgd", "Stich, ICLR 2019; Douillard et al., DiLoCo, 2023: H alone"),
+        ("compression", "1-bit Adam 2021; Deep Gradient Compression 2018; PowerSGD 2019"),
         ("zero1", "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states"),
         ("zero2", "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients, too"),
         ("zero3", "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too"),

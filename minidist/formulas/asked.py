@@ -35,6 +35,17 @@ class Averaging:
     momentum: float = 0.0
 
 
+@dataclass(frozen=True)
+class Compression:
+    """What is left of gradients that are sent."""
+
+    compressor: str = ""
+    density: float = 1.0
+    rank: int = 1
+    feedback: bool = True
+    begun: bool = True  # before the last step
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
@@ -75,6 +86,7 @@ class Asked:
     delayed_update: int | None = None
     sharding: Sharding = Sharding()
     averaging: Averaging = Averaging()
+    compression: Compression = Compression()
     virtual: int = 1  # ranges of keys that a parameter server has of the ring of hashes
     save_every: int | None = None  # steps after which a stream without a flush is drained
     only: tuple[Place, ...] = ()  # the places of the ranks that are asked about; none: all ranks
