@@ -1,7 +1,7 @@
 """Compressed gradients: each rank sends less than its gradient, and remembers what it has not sent.
 
     mpirun -n 4 python -m minidist.compression --with sign
-    mpirun -n 4 python -m minidist.compression --with topk --density 0.01
+    mpirun -n 4 python -m minidist.compression --with topk --optimizer sgd --lr 0.1
     mpirun -n 4 python -m minidist.compression --with lowrank --rank 2
 
 Sign: Tang et al., "1-bit Adam", ICML 2021, arXiv 2102.02888, after Seide et al., "1-bit SGD", Interspeech 2014.

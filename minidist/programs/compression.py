@@ -121,7 +121,7 @@ class Counting(Compressed):
 
     @property
     def left(self) -> float:
-        return sum(float(flat.own["error"].sum(dtype=np.float64)) for flat in self.flats if flat.own)
+        return sum(float(flat.own["error"].sum(dtype=np.float64)) for flat in self.flats if self.feedback)
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def one_value(x: Array) -> Array:
 
 def momentum_of(job: Job[CompressionOptions]) -> float:
     """DGC's, which takes the place of the optimizer's."""
-    return 0.9 if job.own.compressor == "topk" and job.training.optimizer == "sgd" else 0.0
+    return 0.9 if job.own.compressor == "topk" else 0.0
 
 
 class CompressionChapter(Chapter[CompressionOptions]):
@@ -254,8 +254,7 @@ class CompressionChapter(Chapter[CompressionOptions]):
     claims = staticmethod(claims)
     cases = {
         "sign": "--with sign --freeze-step 1",
-        "topk": "--with topk --density 0.05",
-        "DGC": "--with topk --density 0.05 --optimizer sgd",
+        "topk": "--with topk --density 0.05 --optimizer sgd --lr 0.1",
         "lowrank": "--with lowrank",
         "no feedback": "--with sign --freeze-step 1 --no-feedback",
     }
@@ -275,7 +274,9 @@ class CompressionChapter(Chapter[CompressionOptions]):
             if training.optimizer != "adamw":
                 raise UsageError("--with sign sends Adam's momentum: use --optimizer adamw")
             optimizer = optimizer or OneBitAdam(weight_decay=decay)
-        elif line.own.compressor == "topk" and training.optimizer == "sgd":
+        elif line.own.compressor == "topk":
+            if training.optimizer != "sgd":
+                raise UsageError("--with topk corrects the momentum of SGD: use --optimizer sgd, such as with --lr 0.1")
             optimizer = optimizer or SGD(weight_decay=decay)
         return super().job_of(line, ranks, optimizer)
 
