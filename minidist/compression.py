@@ -103,7 +103,8 @@ class OneBitAdam(AdamW):
     def update_frozen(self, param: Array, momentum: Array, state: list[Array], lr: float, decayed: int) -> None:
         """The same, with the variance as it is, and the momentum that the ranks have summed."""
         m, v = state
-        m[...] = momentum
+        seen = np.sqrt(v) > self.eps  # where no gradient ever came, the sign of a momentum is that of rounding
+        m[...] = np.where(seen, momentum, 0)
         param[:decayed] *= 1 - lr * self.weight_decay
         param -= lr * m / (np.sqrt(v) + self.eps)
 

@@ -30,12 +30,13 @@ from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
 
 NAMES = ("sign", "topk", "lowrank")
+EPS = 1e-4  # Adam's ε: after few steps of Adam, a variance below ε² says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionOptions:
     compressor: str = option("sign", None, "NAME", "sign, topk or lowrank", ("--with",), choices=NAMES)
-    freeze_step: int | None = whole("N", "sign: steps of plain Adam before; default: 15 %% of --steps")
+    freeze_step: int | None = whole("N", "sign: steps of Adam before; default: 15 in 100")
     density: float = option(0.01, within(1e-6, 1), "X", "topk: the share of all elements that a rank sends")
     rank: int = whole("R", "lowrank: columns of P and Q", 2)
     no_feedback: bool = flag("forget what is not sent")
@@ -199,7 +200,7 @@ class Compressing(Engine):
             self.own["u", flat] = [np.where(s, 0, u) for u, s in zip(shares, sent, strict=True)]
         if isinstance(optimizer, OneBitAdam):
             lr, (m, v) = self.settings.learning_rate(self.updates), flat.moments
-            m[...] = total
+            m[...] = total * (np.sqrt(v) > optimizer.eps)
             flat.master[: flat.decayed] *= 1 - lr * optimizer.weight_decay
             flat.master -= lr * m / (np.sqrt(v) + optimizer.eps)
         else:
@@ -250,7 +251,6 @@ def momentum_of(job: Job[CompressionOptions]) -> float:
 
 class CompressionChapter(Chapter[CompressionOptions]):
     name, doc, options = "compression", compression.__doc__, CompressionOptions
-    defaults = {"precision": "fp32"}
     claims = staticmethod(claims)
     cases = {
         "sign": "--with sign --freeze-step 1",
@@ -273,7 +273,7 @@ class CompressionChapter(Chapter[CompressionOptions]):
         if line.own.compressor == "sign":
             if training.optimizer != "adamw":
                 raise UsageError("--with sign sends Adam's momentum: use --optimizer adamw")
-            optimizer = optimizer or OneBitAdam(weight_decay=decay)
+            optimizer = optimizer or OneBitAdam(eps=EPS, weight_decay=decay)
         elif line.own.compressor == "topk":
             if training.optimizer != "sgd":
                 raise UsageError("--with topk corrects the momentum of SGD: use --optimizer sgd, such as with --lr 0.1")
