@@ -16,6 +16,8 @@ version s of x, and add the rest to what they send next. This is error feedback:
     sign      bits of x, and one scale       Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
     top-k     the k largest |x|: 8 bytes     by all-gather, because ranks choose different ones: (N-1)·8k
     low rank  P and Q of P Qᵀ ≈ x (m, k)     r(m+k) elements in place of mk, summed by all-reduces at any N
+
+This chapter is long because it has three methods.
 """
 
 import math

@@ -40,6 +40,7 @@ CHAPTERS = tuple(
         ("zero1", "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states"),
         ("zero2", "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients, too"),
         ("zero3", "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too"),
+        ("muon", "Jordan et al. 2024; Liu et al., Moonlight, 2025: whole matrices"),
         ("fsdp", "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts"),
         ("offload", "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory"),
         ("infinity", "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files"),

@@ -160,9 +160,11 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, dict[st
     each rank has an array of its own, a chunk of everyone's.
     """
     here = engine.piece(flat)
-    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm else here
+    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.shards > 1 else here
     chunk = slice(mine.start - here.start, mine.stop - here.start)
     states = {prefix: array[chunk] for prefix, array in flat.states.items()}
+    for i in range(len(flat.moments), engine.settings.optimizer.moments):  # other Flats have more
+        states[f"moment{i + 1}/"] = np.broadcast_to(flat.master.dtype.type(0), states[""].shape)
     for name, array in flat.own.items():
         with flat.comm.phase("checkpoint"):
             chunks = ring.all_to_all(flat.comm, array.reshape(flat.comm.size, -1))

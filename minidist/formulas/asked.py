@@ -87,6 +87,7 @@ class Asked:
     sharding: Sharding = Sharding()
     averaging: Averaging = Averaging()
     compression: Compression = Compression()
+    divide: str = ""  # Muon: whole matrices are shared out, or elements of each
     virtual: int = 1  # ranges of keys that a parameter server has of the ring of hashes
     save_every: int | None = None  # steps after which a stream without a flush is drained
     only: tuple[Place, ...] = ()  # the places of the ranks that are asked about; none: all ranks

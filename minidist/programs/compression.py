@@ -103,7 +103,7 @@ def kept_claim(run: Run) -> Claim:
     put = sum(counted["put"] for counted in run.counted)
     out = run.counted[0]["sum"] + sum(counted["left"] for counted in run.counted)
     same = math.isclose(put, out, abs_tol=1e-5 * run.counted[0]["size"])
-    return Claim("1-bit Adam §4", "sent, and left", "Σ all that was put in", put, put if same else out, "", "all ranks")
+    return Claim("1-bit Adam §4", "sent, and left", "the same", put, put if same else out, "", "all ranks")
 
 
 class Counting(Compressed):
