@@ -42,6 +42,11 @@ CHAPTERS = tuple(
         ("zero3", "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too"),
         ("muon", "Jordan et al. 2024; Liu et al., Moonlight, 2025: whole matrices"),
         ("fsdp", "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts"),
+        (
+            "zeropp",
+            "Wang et al., ZeRO++, 2023: int8, int4, a second copy per host",
+            "mpirun -n 8 python -m minidist.zeropp --ranks-per-host 4",
+        ),
         ("offload", "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory"),
         ("infinity", "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files"),
         ("tensor_parallel", "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022"),

@@ -87,6 +87,8 @@ class Asked:
     sharding: Sharding = Sharding()
     averaging: Averaging = Averaging()
     compression: Compression = Compression()
+    ranks_per_host: int | None = None
+    block: int = 0  # ZeRO++: elements that share a scale
     divide: str = ""  # Muon: whole matrices are shared out, or elements of each
     virtual: int = 1  # ranges of keys that a parameter server has of the ring of hashes
     save_every: int | None = None  # steps after which a stream without a flush is drained
