@@ -111,7 +111,11 @@ class Engine(Passes):
             kind = "optimizer" if self.precision.mixed else "parameters"
             flat.master = self.states.hold(kind, start[self.piece(flat)].astype(self.precision.updated))
         like = flat.master.size, flat.master.dtype
-        flat.moments = [self.states.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
+        flat.moments = [self.states.zeros("optimizer", *like) for _ in range(self.moments_of(flat))]
+
+    def moments_of(self, flat: Flat) -> int:
+        """The arrays of state that its optimizer keeps."""
+        return self.settings.optimizer.moments
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make the arrays for a Flat's parameters and gradients. Here: whole ones."""

@@ -37,6 +37,8 @@ class LocalSGD(DataParallel):
         """every: H. lr, momentum: η and μ."""
         super().__init__(units, settings, comm)
         self.every, self.lr, self.momentum = every, lr, momentum
+        for flat in self.flats:  # each rank's optimizer has seen other gradients, and goes on with what it has seen
+            flat.own = {f"moment{i}": moment for i, moment in enumerate(flat.moments, 1)}
         if (lr, momentum) != (1.0, 0.0):
             hold = partial(self.device.hold, "outer")
             for flat in self.flats:  # θ after the last averaging, and v: each (padded,)

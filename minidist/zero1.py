@@ -48,8 +48,11 @@ class ZeRO1(DataParallel):
     def after_update(self) -> None:
         """Each rank has updated one shard: gather all shards on every rank."""
         for flat in self.flats:
-            with self.comm.phase("all-gather parameters"):
-                ring.all_gather(flat.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)
+            self.gather(flat)
+
+    def gather(self, flat: Flat) -> None:
+        with self.comm.phase("all-gather parameters"):
+            ring.all_gather(flat.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         with self.comm.phase("checkpoint"):

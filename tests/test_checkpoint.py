@@ -22,6 +22,7 @@ from minidist.checkpoints import checkpoint, manifest
 from minidist.launch import launcher
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
+from minidist.programs.serial import PLAIN, Serial
 from programs import run_module, run_python
 from ranks import launch
 from tables import table
@@ -44,13 +45,18 @@ def sized(line: str) -> str:
     return line
 
 
+def is_plain(serial: Serial | None) -> bool:
+    """Whether serial training, as it is, goes on where a chapter has ended."""
+    return serial is None or serial.make is PLAIN.make
+
+
 SAVED = {name: sized(line) for name, line in table(__file__, "saved").items()}
 LOADED = [(n, source, sized(line)) for n, source, line in table(__file__, "loaded")]
 # And chapters that save, and that no line of these names.
 SAVED |= {
     name: f"{name} {EXACT}"
     for name in (line.split()[0] for _, line in unnamed([*SAVED.values(), *(line for *_, line in LOADED)]))
-    if job_of(f"{name} --save new", 4)
+    if (job := job_of(f"{name} --save new", 4)) and is_plain(find(name).serial(job))
 }
 
 

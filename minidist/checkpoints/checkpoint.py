@@ -144,7 +144,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
         random={"seed": engine.settings.seed, "step": engine.steps},
         dtype=name_of[dtype],
         moments=engine.settings.optimizer.moments,
-        added=[*engine.flats[0].added],
+        added=[*engine.flats[0].added, *names_of_own(engine.flats[0])],
         parameters={name: piece.shape for held in everyone for name, piece in held.items()},
         shards=shards,
         layout=about["layout"],
@@ -158,15 +158,27 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, dict[st
     """What this rank could write of a Flat: a piece of every parameter, with its values, its moments, and what the
     engine adds.
 
-    These are the elements that its optimizer updates. In data parallelism, where every rank updates all, a chunk.
+    These are the elements that its optimizer updates. In data parallelism, where every rank updates all, a chunk. If
+    each rank has an array of its own, a chunk of everyone's.
     """
     here = engine.piece(flat)
-    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm else here
+    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.shards > 1 else here
     chunk = slice(mine.start - here.start, mine.stop - here.start)
+    states = {prefix: array[chunk] for prefix, array in flat.states.items()}
+    for i in range(len(flat.moments), engine.settings.optimizer.moments):  # other Flats have more
+        states[f"moment{i + 1}/"] = np.broadcast_to(flat.master.dtype.type(0), states[""].shape)
+    for name, array in flat.own.items():
+        with flat.comm.phase("checkpoint"):
+            chunks = ring.all_to_all(flat.comm, array.reshape(flat.comm.size, -1))
+        states |= {f"{name}.{rank}/": of_rank for rank, of_rank in enumerate(chunks)}
     return {
-        name: (piece, {prefix: array[chunk][at] for prefix, array in flat.states.items()})
-        for name, piece, at in pieces(flat, mine)
+        name: (piece, {prefix: array[at] for prefix, array in states.items()}) for name, piece, at in pieces(flat, mine)
     }
+
+
+def names_of_own(flat: Flat) -> list[str]:
+    """Names of the arrays of which each rank has one of its own."""
+    return [f"{name}.{rank}" for name in flat.own for rank in range(flat.comm.size)]
 
 
 def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
@@ -225,16 +237,28 @@ def load(path: str, engine: Engine) -> None:
     ranks must call this. `check` has already checked the files."""
     found = opened(path)
     for flat in engine.flats:
-        if missing := flat.added.keys() - set(found.added):
-            raise UsageError(f"{path} has no {', '.join(sorted(missing))}: it was saved by another chapter")
+        check_added(path, flat, found)
+        own = {f"{name}.{flat.comm.rank}/": array for name, array in flat.own.items()}
         for name, piece, at in pieces(flat, engine.piece(flat)):
-            found.read(name, piece, {prefix: array[at] for prefix, array in flat.states.items()})
+            found.read(name, piece, {prefix: array[at] for prefix, array in (flat.states | own).items()})
         engine.refresh(flat)
     engine.after_update()  # as at the end of a step: ranks that hold more than their shard gather the rest
     state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
         engine.loss_scale.resume(state["loss_scale"])
+
+
+def check_added(path: str, flat: Flat, found: Manifest) -> None:
+    """Raise UsageError if a checkpoint has not what the engine adds."""
+    needed = {*flat.added, *names_of_own(flat)}
+    if flat.own and len(found.added) not in (0, len(needed)) and flat.added.keys() <= set(found.added):
+        n = (len(found.added) - len(flat.added)) // len(flat.own)
+        raise UsageError(
+            f"{path} was saved on {n} ranks, of which each has {' and '.join(flat.own)} of its own: use as many"
+        )
+    if missing := needed - set(found.added):
+        raise UsageError(f"{path} has no {', '.join(sorted(missing))}: it was saved by another chapter")
 
 
 def tagged(folder: str, tag: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from minidist.cli.fields import all_fields
 from minidist.cli.shared import Line, ModelOptions, mixture_of
-from minidist.formulas.asked import Asked, Averaging, Sharding
+from minidist.formulas.asked import Asked, Averaging, Compression, Sharding
 from minidist.layout import Layout
 from minidist.papers.models import Model
 
@@ -28,6 +28,10 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
         parts["zero"] = 0 if own["strategy"] == "no_shard" else 3
     if "every" in own:
         parts["averaging"] = Averaging(own["every"], own["outer_lr"], own["outer_momentum"])
+    if "compressor" in own:
+        begun = training.steps > own["freeze_step"]
+        how = own["compressor"], own["density"], own["rank"], not own["no_feedback"]
+        parts["compression"] = Compression(*how, begun=begun)
     if own.get("placement") == "hash":
         parts["virtual"] = own["virtual"]
     return Asked(

@@ -34,6 +34,17 @@ class Averaging:
     momentum: float = 0.0
 
 
+@dataclass(frozen=True)
+class Compression:
+    """What is left of gradients that are sent."""
+
+    compressor: str = ""
+    density: float = 1.0
+    rank: int = 1
+    feedback: bool = True
+    begun: bool = True  # before the last step
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +85,10 @@ class Asked:
     delayed_update: int | None = None
     sharding: Sharding = Sharding()
     averaging: Averaging = Averaging()
+    compression: Compression = Compression()
+    ranks_per_host: int | None = None
+    block: int = 0  # ZeRO++: elements that share a scale
+    divide: str = ""  # Muon: whole matrices are shared out, or elements of each
     virtual: int = 1  # ranges of keys that a parameter server has of the ring of hashes
     save_every: int | None = None  # steps after which a stream without a flush is drained
     only: tuple[Place, ...] = ()  # the places of the ranks that are asked about; none: all ranks

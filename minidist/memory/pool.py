@@ -31,6 +31,8 @@ KINDS = (  # in the order in which they are drawn and listed
     "optimizer",  # its state: the master copy, if there is one, and moments
     "stash",  # older versions of the parameters
     "outer",  # DiLoCo: the parameters after the last averaging, and the outer momentum
+    "error",  # what a compressor has not sent of the gradients
+    "secondary",  # ZeRO++: the copy of the parameters that the ranks of a host share
     "persistent",  # whole parameters that stay gathered
     "gathered",  # parameters of whole units, from shards
     "bucket",  # gradients of whole units, to become shards

@@ -41,6 +41,7 @@ class Flat:
         self.master: Array  # what the optimizer updates, for the piece that this rank owns
         self.moments: list[Array]  # and its state
         self.added: dict[str, Array] = {}  # what a method adds, for the same piece, by name
+        self.own: dict[str, Array] = {}  # what it adds for the whole Flat, (padded,): another on each rank
         # Transient, whole (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)
         self.bucket: Array | None = None  # the gradient to be reduced, where `grad` is only a shard (ZeRO-2)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidist import UsageError, local_sgd
-from minidist.cli.fields import first_given, option, whole
+from minidist.cli.fields import option, whole
 from minidist.cli.options import within
 from minidist.command import Job
 from minidist.programs.chapter import Chapter
@@ -26,8 +26,12 @@ class LocalSGDChapter(Chapter[LocalSGDOptions]):
     def checked(self, job: Job[LocalSGDOptions]) -> Job[LocalSGDOptions]:
         if job.training.precision == "mixed":
             raise UsageError("--precision mixed: ranks on their own have no common loss scale: use bf16, fp32 or fp64")
-        if asked := first_given(job.files, "save", "load", "export"):
-            raise UsageError(f"{asked}: between two averagings each rank has its own parameters: leave it out")
+        every, saved = job.own.every, {"--steps": job.training.steps, "--save-every": job.files.save_every or 0}
+        if job.files.save and (wrong := next((name for name, steps in saved.items() if steps % every), "")):
+            raise UsageError(
+                f"--save with {wrong} {saved[wrong]}: between two averagings each rank has its own parameters:"
+                f" save after a multiple of --every {every} steps"
+            )
         return job
 
     def make(self, job: Job[LocalSGDOptions], comm: Any) -> local_sgd.LocalSGD:

@@ -23,11 +23,14 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
 
     make: the chapter's own layout, of a job. serial: its serial form."""
     training, load = job.training, job.files.load
-    begun = checkpoints.opened(load).state["steps"] if load else 0
+    found = checkpoints.opened(load) if load else None
+    begun = found.state["steps"] if found else 0
     if training.prove is False or training.steps <= begun:
         return None
     asked = described(job.chapter, job, job.layout, job.vocabulary)
     size = proofs.size_of(asked, serial.steps, serial.micro_batches, serial.shorter)
+    if found and found.added:
+        return Proof(size, "the checkpoint has what each rank keeps for itself, and one process does not")
     if training.prove is None and (reason := proofs.why_left_out(asked, size)):
         return Proof(size, reason)
     with comm.phase(PHASE, closed=True):

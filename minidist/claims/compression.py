@@ -1,0 +1,90 @@
+"""What is promised of compressed gradients."""
+
+import math
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import Letters
+from minidist.claims.promises import Promises
+from minidist.claims.published import print_zero_closing, zero_letters
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.papers import compression as paper
+from minidist.papers.models import Model
+
+PHASES = ("signs", "scales", "largest", "P and vectors", "Q")
+
+
+def shapes(model: Model) -> list[list[tuple[int, ...]]]:
+    """The shapes of each unit's parameters."""
+    h, gpt = model.h, model.name == "gpt"
+    up, qkv = (4 * h, 3 * h) if gpt else (2 * model.mlp_width, h + 2 * h // model.a * model.kv)
+    matrices = [(qkv, h), (h, h), (up, h), (h, up if gpt else model.mlp_width)]
+    vectors = [(h,)] * 4 + [(rows,) for rows, _ in matrices] if gpt else [(h,)] * 2
+    table, first = (model.v, h), [(model.s, h)] * gpt
+    last = [*[table] * (not model.tied), *[(h,)] * (1 + gpt)]
+    return [[table, *first], *[[*matrices, *vectors]] * model.layers, last]
+
+
+def claims(run: Run) -> list[Claim]:
+    """Data parallelism's memory and the error; what is sent instead of gradients."""
+    of, n, model, w = run.compression, run.ranks, run.model, run.bytes.computed
+    error = w * model.parameters(n) * of.feedback
+    made = [
+        *memory_claims(run, stage=0),
+        on_each_rank("1-bit Adam §4", "error", f"{w}Ψ" if of.feedback else "0", error, run.memory_of("error"), "bytes"),
+    ]
+    if not of.begun:
+        return [*made, *traffic_claims(run)]
+    sizes, flats = model.units(), len(model.units())
+
+    def sent(source: str, phase: str, formula: str, expected: float) -> Claim:
+        return on_each_rank(source, phase, formula, expected, run.sent_in(phase), "bytes")
+
+    if of.compressor == "sign":
+        made += [
+            sent("1-bit Adam §5", "signs", "2(N-1)⌈⌈ψ/N⌉/8⌉", sum(paper.sign_bytes(size, n) for size in sizes)),
+            sent("1-bit Adam §5", "scales", f"{2 * w}(N-1)U", 2 * w * (n - 1) * flats),
+        ]
+    elif of.compressor == "topk":
+        expected = sum(paper.largest_bytes(size, of.density, n, w) for size in sizes)
+        made.append(sent("DGC §3", "largest", f"{4 + w}(N-1)⌈δψ⌉", expected))
+    else:
+        for i, (phase, formula) in enumerate((("P and vectors", "r·m + v"), ("Q", "r·k"))):
+            parts = [paper.low_rank_elements(unit, of.rank)[i] for unit in shapes(model)]
+            around = sum(2 * (n - 1) * math.ceil(elements / n) for elements in parts)
+            made.append(sent("PowerSGD alg. 1", phase, f"{2 * w}(N-1)⌈({formula})/N⌉", w * around))
+    rest = [run.sent_by(rank) for rank in range(n)]
+    together = sum(claim.expected for claim in made if claim.claim in PHASES) + 8 * (n - 1)
+    return [
+        *made,
+        on_each_rank("arithmetic", "norms", "8(N-1)", 8 * (n - 1), run.sent_in("norm"), "bytes"),
+        on_each_rank("arithmetic", "total sent", "nothing else", together, rest, "bytes"),
+        on_each_rank("arithmetic", "total received", "nothing else", together, run.received, "bytes"),
+        *[kept_claim(run)] * of.feedback,
+    ]
+
+
+def kept_claim(run: Run) -> Claim:
+    """That nothing is lost: what all ranks put in, in all steps, is what was sent and what is left, to rounding."""
+    put = sum(counted["put"] for counted in run.counted)
+    out = run.counted[0]["sum"] + sum(counted["left"] for counted in run.counted)
+    same = math.isclose(put, out, abs_tol=1e-5 * run.counted[0]["size"])
+    return Claim("1-bit Adam §4", "sent, and left", "the same", put, put if same else out, "", "all ranks")
+
+
+class CompressionPromises(Promises):
+    claims, closing = staticmethod(claims), staticmethod(print_zero_closing)
+
+    def letters(self, run: Run) -> Letters:
+        return {
+            "U": "units of the model",
+            "δ": "the share that is sent (--density)",
+            "r": "columns of P and Q (--rank)",
+            "m": "rows of a unit's matrices",
+            "k": "their columns",
+            "v": "elements of its vectors",
+            **zero_letters(run),
+        }
+
+
+PROMISES = CompressionPromises()

@@ -1,0 +1,269 @@
+"""Compressed gradients: each rank sends less than its gradient, and remembers what it has not sent.
+
+    mpirun -n 4 python -m minidist.compression --with sign
+    mpirun -n 4 python -m minidist.compression --with topk --optimizer sgd --lr 0.1
+    mpirun -n 4 python -m minidist.compression --with lowrank --rank 2
+
+Sign: Tang et al., "1-bit Adam", ICML 2021, arXiv 2102.02888, after Seide et al., "1-bit SGD", Interspeech 2014.
+Top-k: Lin et al., "Deep Gradient Compression" (DGC), ICLR 2018, arXiv 1712.01887.
+Low rank: Vogels et al., "PowerSGD", NeurIPS 2019, arXiv 1905.13727.
+
+Data parallelism sends 2Ψ(N-1)/N elements in every step, whatever the wire can carry. All three methods send a rough
+version s of x, and add the rest to what they send next. This is error feedback: the error e holds x - s.
+
+    x = what is to be summed + e      s = what can be sent of x      e ← x - s      sent so far + e = summed so far
+
+    sign      bits of x, and one scale       Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
+    top-k     the k largest |x|: 8 bytes     by all-gather, because ranks choose different ones: (N-1)·8k
+    low rank  P and Q of P Qᵀ ≈ x (m, k)     r(m+k) elements in place of mk, summed by all-reduces at any N
+
+This chapter is long because it has three methods.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+
+from minidist import contents, ring
+from minidist.data_parallel import DataParallel
+from minidist.engine import Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit
+from minidist.nn.optim import AdamW, clipping_factor, sum_of_squares
+from minidist.nn.tensor import Array, Parameter
+
+
+class Compressor(Protocol):
+    """How arrays are summed over ranks that send only a part of them."""
+
+    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
+        """Send a part of x (padded,); returns the sum of what the ranks have sent, and what of it is this rank's."""
+        ...
+
+
+# ---- one bit ---------------------------------------------------------------------------------------------------------
+
+
+class Sign:
+    """1-bit Adam's all-reduce (section 5): all-to-all of packed signs, a sum, all-gather of the sum's own signs."""
+
+    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
+        c = x.size // comm.size  # elements of a chunk
+        mine = slice(comm.rank * c, (comm.rank + 1) * c)
+        scale, positive = in_one_bit(x, flat.size)
+        with comm.phase("signs"):  # a row for each rank: (N, ⌈c/8⌉) bytes
+            arrived = ring.all_to_all(comm, np.packbits(positive.reshape(comm.size, c), axis=1))
+        with comm.phase("scales"):
+            scales = ring.all_gather(comm, np.array([scale], x.dtype), comm.size)
+        chunk = np.sum([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)], axis=0)
+        chunk[max(0, flat.size - mine.start) :] = 0  # what pads the Flat
+        scale_of_sum, positive_sum = in_one_bit(chunk, flat.size - mine.start)
+        packed = np.packbits(positive_sum)
+        with comm.phase("signs"):
+            arrived = ring.all_gather(comm, packed, comm.size * packed.size).reshape(comm.size, -1)
+        with comm.phase("scales"):
+            scales = ring.all_gather(comm, np.array([scale_of_sum], x.dtype), comm.size)
+        total = np.concatenate([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)])
+        sent = scale * np.where(positive, 1, -1).astype(x.dtype)
+        sent[mine] -= chunk - total[mine]  # the rest of a sum is left to the rank that made it
+        total[flat.size :] = sent[flat.size :] = 0
+        return total, sent
+
+
+def in_one_bit(x: Array, size: int) -> tuple[float, Array]:
+    """The absolute value with which all elements together keep the norm of x, of which at most `size` are no padding;
+    and which are positive. An element that is zero but for rounding is, or the order of sums would decide."""
+    real = min(x.size, size)
+    scale = math.sqrt(sum_of_squares(x) / real) if real > 0 else 0.0
+    return scale, x >= -1e-6 * scale
+
+
+def signs(bits: Array, size: int) -> Array:
+    """+1 and -1 from packed bits."""
+    return np.unpackbits(bits, count=size).astype(np.float32) * 2 - 1
+
+
+@dataclass(frozen=True)
+class OneBitAdam(AdamW):
+    """Adam without bias corrections, whose variance can be frozen (algorithm 1). Momentum is linear in the gradients:
+    a rank can send its part of it. The variance is not, and the step divides by it: signs alone would ruin it."""
+
+    def update(
+        self, param: Array, grad: Array, state: list[Array],
+        *, scale: float, lr: float, step: int, decayed: int, room: Array | None = None,
+    ) -> None:  # fmt: skip
+        m, v = state
+        g = grad.astype(param.dtype) * scale
+        v *= self.beta2
+        v += (1 - self.beta2) * g * g
+        self.update_frozen(param, self.beta1 * m + (1 - self.beta1) * g, state, lr, decayed)
+
+    def update_frozen(self, param: Array, momentum: Array, state: list[Array], lr: float, decayed: int) -> None:
+        """The same, with the variance as it is, and the momentum that the ranks have summed."""
+        m, v = state
+        seen = np.sqrt(v) > self.eps  # where no gradient ever came, the sign of a momentum is that of rounding
+        m[...] = np.where(seen, momentum, 0)
+        param[:decayed] *= 1 - lr * self.weight_decay
+        param -= lr * m / (np.sqrt(v) + self.eps)
+
+
+# ---- the largest -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TopK:
+    """DGC's sparse sum: each rank sends its ⌈density·Ψ⌉ largest elements, with their places."""
+
+    density: float
+
+    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
+        k = math.ceil(self.density * flat.size)
+        chosen = np.argpartition(abs(x[: flat.size]), flat.size - k)[flat.size - k :].astype(np.int32)
+        with comm.phase("largest"):
+            places = ring.all_gather(comm, chosen, comm.size * k)
+            values = ring.all_gather(comm, x[chosen], comm.size * k)
+        total, sent = np.zeros((2, x.size), x.dtype)
+        np.add.at(total, places, values)  # a place may have been chosen by several ranks
+        sent[chosen] = x[chosen]
+        return total, sent
+
+
+# ---- low rank --------------------------------------------------------------------------------------------------------
+
+
+class LowRank:
+    """PowerSGD's sum (algorithm 1): a step of power iteration on the sum of the ranks' matrices, which needs no matrix:
+    P = Σ X Q, orthogonal columns; Q = Σ Xᵀ P. What is no matrix, or would not become smaller, is summed with P."""
+
+    def __init__(self, rank: int, seed: int) -> None:
+        self.rank, self.seed = rank, seed
+        self.q = dict[str, Array]()  # by parameter: from the step before, a good start for the next
+
+    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
+        total, sent = np.zeros((2, x.size), x.dtype)
+        parts = [*zip(flat.views(x), flat.views(total), flat.views(sent), strict=True)]
+        matrices = [(p.name, *map(as_matrix, (of, t, s))) for (p, of), (_, t), (_, s) in parts if self.reduces(p)]
+        others = [(of, t, s) for (p, of), (_, t), (_, s) in parts if not self.reduces(p)]
+        qs = [self.start(name, of) for name, of, _, _ in matrices]
+        with comm.phase("P and vectors"):
+            left = [of @ q for (_, of, _, _), q in zip(matrices, qs, strict=True)]
+            ps = all_reduce_together(comm, [*left, *(of for of, _, _ in others)])
+        for (of, t, s), summed in zip(others, ps[len(matrices) :], strict=True):
+            t[...], s[...] = summed, of
+        ps = [np.linalg.qr(p)[0] for p in ps[: len(matrices)]]
+        own = [of.T @ p for (_, of, _, _), p in zip(matrices, ps, strict=True)]
+        with comm.phase("Q"):
+            qs = all_reduce_together(comm, own)
+        for (name, _, t, s), p, q, mine in zip(matrices, ps, qs, own, strict=True):
+            t[...], s[...], self.q[name] = p @ q.T, p @ mine.T, q
+        return total, sent
+
+    def reduces(self, parameter: Parameter) -> bool:
+        """Whether a parameter's P and Q are smaller than itself."""
+        m = parameter.shape[0]
+        return len(parameter.shape) > 1 and self.rank * (m + parameter.size // m) < parameter.size
+
+    def start(self, name: str, x: Array) -> Array:
+        """Q (k, r): all ranks draw the same."""
+        if name not in self.q:
+            drawn = np.random.default_rng([self.seed, crc32(name.encode())])
+            self.q[name] = drawn.standard_normal((x.shape[1], self.rank)).astype(x.dtype)
+        return self.q[name]
+
+
+def as_matrix(array: Array) -> Array:
+    return array.reshape(len(array), -1)
+
+
+def all_reduce_together(comm: Comm, arrays: list[Array]) -> list[Array]:
+    """Sum arrays over the ranks, in one message around the ring."""
+    if not arrays:
+        return []
+    sizes = np.cumsum([array.size for array in arrays])
+    room = np.zeros(-(-sizes[-1] // comm.size) * comm.size, arrays[0].dtype)
+    room[: sizes[-1]] = np.concatenate([array.ravel() for array in arrays])
+    ring.all_reduce(comm, room, room)
+    return [part.reshape(of.shape) for part, of in zip(np.split(room, sizes)[: len(arrays)], arrays, strict=True)]
+
+
+# ---- the step --------------------------------------------------------------------------------------------------------
+
+
+class Compressed(DataParallel):
+    """Data parallelism whose gradients are summed by a compressor, one Flat after the other, as part of the update."""
+
+    def __init__(
+        self,
+        units: list[Unit],
+        settings: Settings,
+        comm: Comm,
+        compressor: Compressor,
+        dense: int = 0,
+        momentum: float = 0.0,
+        feedback: bool = True,
+    ) -> None:
+        """dense: steps before anything is compressed. momentum: DGC's. feedback: whether the error is kept."""
+        super().__init__(units, settings, comm)
+        self.compressor, self.dense, self.momentum, self.feedback = compressor, dense, momentum, feedback
+        for flat in self.flats:
+            like = flat.master.size, flat.master.dtype
+            if feedback:
+                flat.own["error"] = self.device.zeros("error", *like)
+            if momentum:
+                flat.own["velocity"] = self.device.zeros("optimizer", *like)
+
+    @property
+    def compressing(self) -> bool:
+        return self.steps >= self.dense
+
+    def reduce(self, flat: Flat) -> None:
+        if not self.compressing:
+            super().reduce(flat)
+
+    def squares(self) -> float:
+        """No rank knows the sum's norm before the update. Σ over the ranks of each one's own ‖g‖² says whether all are
+        finite: an overflow must not get into the error."""
+        if not self.compressing:
+            return super().squares()
+        self.own = sum(sum_of_squares(flat.grad) for flat in self.flats)
+        return self.sum_of(self.own)
+
+    def update(self, flat: Flat, grad: Array, scale: float) -> None:
+        if not self.compressing:
+            return super().update(flat, grad, scale)
+        # A rank clips its own gradient, to a norm that leaves the sum's as it would be: DGC, section 3.2.
+        limit, unit = self.settings.clip / math.sqrt(self.comm.size), 1 / self.loss_scale.scale
+        x = grad.astype(flat.master.dtype) * (unit * clipping_factor(math.sqrt(self.own) * unit, limit))
+        optimizer = self.settings.optimizer
+        if isinstance(optimizer, OneBitAdam):
+            part = (1 - optimizer.beta1) * x + optimizer.beta1 / self.comm.size * flat.moments[0]  # of the momentum
+            momentum, _ = self.send(flat, part)
+            lr = self.settings.learning_rate(self.updates)
+            return optimizer.update_frozen(flat.master, momentum, flat.moments, lr, flat.decayed)
+        if not self.momentum:
+            total, _ = self.send(flat, x)
+            return super().update(flat, total, 1.0)
+        velocity = flat.own["velocity"]  # "momentum correction" (DGC, section 3.2): what waits gathers momentum, too
+        velocity *= self.momentum
+        velocity += x
+        total, sent = self.send(flat, velocity)
+        velocity[sent != 0] = 0  # "momentum factor masking": what has been sent does not push once more
+        super().update(flat, total, 1.0)
+
+    def send(self, flat: Flat, x: Array) -> tuple[Array, Array]:
+        """Send a part of x and of what was not sent before; returns the ranks' sum, and what of it is this rank's."""
+        if not self.feedback:
+            return self.compressor.sum(flat.comm, flat, x)
+        error = flat.own["error"]
+        error += x
+        total, sent = self.compressor.sum(flat.comm, flat, error)
+        error -= sent
+        return total, sent
+
+
+if __name__ == "__main__":
+    contents.run("compression")  # its options, and what the papers promise: programs/compression.py

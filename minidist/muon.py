@@ -1,0 +1,177 @@
+"""Muon under ZeRO-1: an update that needs whole matrices, and an optimizer state that is divided among the ranks.
+
+    mpirun -n 4 python -m minidist.muon --divide matrices
+    mpirun -n 4 python -m minidist.muon --divide elements
+
+Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024, kellerjordan.github.io/posts/muon.
+Liu et al., "Muon is scalable for LLM training" (Moonlight), 2025, arXiv 2502.16982, section 2.3: distributed Muon.
+
+Adam updates each element on its own, so ZeRO-1 may cut anywhere. Muon replaces the momentum M of a matrix by the
+nearest matrix whose singular values are all alike, U Vᵀ for M = U S Vᵀ. Five Newton-Schulz steps come close to it, and
+each multiplies whole matrices. There are two ways to divide the work:
+
+    elements   Rank r has shard r of every matrix, and momentum for it. Shards of momentum are gathered, in two bytes an
+               element, and every rank orthogonalises every matrix: 4 + 2 + 4 bytes where Adam sends 4 + 4 (Moonlight).
+    matrices   A rank has whole matrices, and momentum for them. It receives the sums of their gradients, and sends the
+               updated matrices: 4 + 4, nothing else. But N ranks may not get equally many (nanochat's optimizer).
+
+The embedding, the head, norms and biases keep AdamW and ZeRO-1's shards. Muon's state is M alone: 4 bytes a parameter,
+where Adam has 8. Gradients are summed over the micro-batches and the ranks before anything is orthogonalised: an
+orthogonalised part of a gradient is no part of the orthogonalised gradient.
+"""
+
+import numpy as np
+
+from minidist import contents, ring
+from minidist.engine import Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Block, Unit
+from minidist.nn.tensor import Array
+from minidist.zero1 import ZeRO1
+
+A, B, C = 3.4445, -4.7750, 2.0315  # aX + b(XXᵀ)X + c(XXᵀ)²X brings singular values from (0, 1] near 1 (Jordan)
+STEPS = 5
+SHIFT = 4096  # float16 has few bits for numbers below 6e-5
+
+
+def orthogonalised(m: Array) -> Array:
+    """Near U Vᵀ of a matrix M = U S Vᵀ: singular values between 0.7 and 1.2."""
+    if len(m) > m.shape[1]:
+        return orthogonalised(m.T).T
+    x = m / (np.linalg.norm(m) + 1e-7)
+    for _ in range(STEPS):
+        squared = x @ x.T
+        x = A * x + (B * squared + C * squared @ squared) @ x
+    return x
+
+
+def take_step(param: Array, m: Array, rows: slice, lr: float, weight_decay: float) -> None:
+    """Move some elements of a matrix, flat, by Muon's update of the whole one, whose momentum is m. The factor gives
+    the update the size of Adam's, so that both can have one learning rate (Moonlight, equation 4)."""
+    update = 0.2 * max(m.shape) ** 0.5 * orthogonalised(m)
+    param *= 1 - lr * weight_decay
+    param -= lr * update.ravel()[rows]
+
+
+def placed(sizes: list[int], n: int) -> list[int]:
+    """The rank of each matrix: the largest first, each to the rank that has least."""
+    load, owner = [0] * n, [0] * len(sizes)
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        owner[i] = load.index(min(load))
+        load[owner[i]] += sizes[i]
+    return owner
+
+
+class Muon(ZeRO1):
+    """ZeRO-1 whose blocks' matrices are Flats of their own, with Muon's update."""
+
+    def __init__(self, units: list[Unit], settings: Settings, comm: Comm, divide: str, momentum: float = 0.95) -> None:
+        """divide: "matrices" or "elements"."""
+        self.by_matrices, self.momentum = divide == "matrices", momentum
+        super().__init__(units, settings, comm)
+
+    def divide(self, units: list[Unit]) -> None:
+        """Give each matrix of a block a Flat of its own, and with "matrices" an owner."""
+        self.matrices = dict[Flat, int | None]()  # the rank that owns it; None: each rank has a shard
+        for unit in units:
+            if isinstance(unit, Block):
+                own = [Flat(each.name, [each]) for each in unit.parameters if each.decays]
+                rest = Flat(unit.name, [each for each in unit.parameters if not each.decays])
+                unit.flats = unit.reads = [*own, rest]
+                self.matrices |= dict.fromkeys(own)
+        super().divide(units)
+        if self.by_matrices:
+            owners = placed([flat.size for flat in self.matrices], self.comm.size)
+            self.matrices = dict(zip(self.matrices, owners, strict=True))
+            for flat in self.matrices:
+                flat.shards = 1
+
+    def moments_of(self, flat: Flat) -> int:
+        """Muon keeps the momentum alone."""
+        return 1 if flat in self.matrices else super().moments_of(flat)
+
+    def piece(self, flat: Flat) -> slice:
+        """The elements of a Flat whose optimizer state this rank keeps."""
+        owner = self.matrices.get(flat)
+        return super().piece(flat) if owner is None else slice(0, flat.size * (owner == self.comm.rank))
+
+    def update(self, flat: Flat, grad: Array, scale: float) -> None:
+        if flat not in self.matrices:
+            return super().update(flat, grad, scale)
+        [m], mine = flat.moments, self.piece(flat)
+        m *= self.momentum
+        m += grad.astype(m.dtype) * scale
+        if not self.by_matrices:
+            with self.comm.phase("all-gather momentum"):
+                m = self.gathered(m, flat)
+        if m.size:
+            [parameter] = flat.parameters
+            lr = self.settings.learning_rate(self.updates)
+            own = slice(mine.start, min(mine.stop, flat.size))
+            whole = m[: flat.size].reshape(parameter.shape)
+            take_step(flat.master[: own.stop - own.start], whole, own, lr, self.settings.optimizer.weight_decay)
+
+    def gathered(self, m: Array, flat: Flat) -> Array:
+        """All of a momentum (padded,), from every rank's shard. Two bytes an element are enough of what is normed next
+        (Moonlight: bfloat16, here float16)."""
+        if m.dtype == np.float64:
+            return ring.all_gather(flat.comm, m, flat.padded)
+        return ring.all_gather(flat.comm, (m * SHIFT).astype(np.float16), flat.padded).astype(m.dtype) / SHIFT
+
+    # ---- matrices that have an owner --------------------------------------------------------------------------------
+
+    def parts(self, name: str) -> list[Array]:
+        """The owned matrices' gradients, or parameters ("param"), one after the other, for each owner."""
+        arrays: list[list[Array]] = [[] for _ in range(self.comm.size)]
+        for flat, owner in self.matrices.items():
+            if owner is not None:
+                arrays[owner].append(getattr(flat, name))
+        return [np.concatenate(of) if of else np.empty(0, self.flats[0].param.dtype) for of in arrays]
+
+    def fill(self, name: str, parts: list[Array]) -> None:
+        """The inverse of `parts`."""
+        begin = [0] * self.comm.size
+        for flat, owner in self.matrices.items():
+            if owner is not None:
+                getattr(flat, name)[...] = parts[owner][begin[owner] : begin[owner] + flat.size]
+                begin[owner] += flat.size
+
+    def reduce(self, flat: Flat) -> None:
+        if self.matrices.get(flat) is None:
+            super().reduce(flat)
+
+    def sum_over_axes(self) -> None:
+        """Each owner gets the sums of its matrices' gradients: a reduce-scatter of parts of any sizes."""
+        super().sum_over_axes()
+        if self.by_matrices:
+            parts = self.parts("grad")
+            sums = [np.empty_like(part) for part in parts]
+            with self.comm.phase("reduce-scatter gradients"):
+                ring.sum_around(self.comm, parts, sums, None, np.add)
+            parts[self.comm.rank] = sums[self.comm.rank]
+            self.fill("grad", parts)
+
+    def gather(self, flat: Flat) -> None:
+        if self.matrices.get(flat) is None:
+            super().gather(flat)
+
+    def after_update(self) -> None:
+        super().after_update()
+        if self.by_matrices:
+            parts = self.parts("param")
+            with self.comm.phase("all-gather parameters"):
+                ring.circulate(self.comm, parts)
+            self.fill("param", parts)
+
+    def whole(self, flat: Flat, piece: Array) -> Array:
+        owner = self.matrices.get(flat)
+        if owner is None:
+            return super().whole(flat, piece)
+        room = piece.copy() if owner == self.comm.rank else np.empty(flat.size, piece.dtype)
+        with self.comm.phase("checkpoint"):
+            return ring.broadcast(self.comm, room, owner)
+
+
+if __name__ == "__main__":
+    contents.run("muon")  # its options, and what the papers promise: programs/muon.py

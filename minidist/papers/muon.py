@@ -1,0 +1,50 @@
+"""Muon (Jordan et al. 2024), and its sharding: Moonlight (Liu et al. 2025, arXiv 2502.16982, section 2.3)."""
+
+from collections.abc import Sequence
+
+from minidist.papers.figure import Figure, decimals
+from minidist.papers.models import Model, padded
+
+GATHERED = 2  # bytes of an element of momentum on its way to whole matrices (Moonlight: bfloat16)
+
+
+def matrices(model: Model) -> list[int]:
+    """Elements of each matrix of the blocks: what Muon updates, in the order in which a block has them."""
+    h, gpt = model.h, model.name == "gpt"
+    f = 4 * h if gpt else model.mlp_width
+    qkv = 3 * h if gpt else h + 2 * h // model.a * model.kv
+    return [qkv * h, h * h, (f if gpt else 2 * f) * h, h * f] * model.layers
+
+
+def others(model: Model) -> list[int]:
+    """Elements of each unit that AdamW updates: embedding, the vectors of each block, head."""
+    first, *blocks, last = model.units()
+    of_block = sum(matrices(model)) // model.layers
+    return [first, *(block - of_block for block in blocks), last]
+
+
+def shares(sizes: Sequence[int], n: int) -> list[int]:
+    """Elements that each of n ranks owns, if whole matrices are given out: the largest first, to whom has least."""
+    owned = [0] * n
+    for size in sorted(sizes, reverse=True):
+        owned[owned.index(min(owned))] += size
+    return owned
+
+
+def padding(k: int, n: int) -> float:
+    """nanochat's: k equal matrices on n ranks are padded to ceil(k/n) each, times this."""
+    return -(-k // n) * n / k
+
+
+def padded_sum(sizes: Sequence[int], n: int) -> int:
+    return sum(padded(size, n) for size in sizes)
+
+
+# ---- what they print -------------------------------------------------------------------------------------------------
+
+WORK = Figure(
+    "Moonlight §2.3", "bytes sent, at most, relative to AdamW's", "1.25", "times", "(4 + 2 + 4)/(4 + 4)",
+    (4 + GATHERED + 4) / (4 + 4), decimals(2),
+)  # fmt: skip
+HALF = Figure("Moonlight §2.3", "optimizer state, of AdamW's", "0.5", "", "4/8", 4 / 8, decimals(1))
+FIGURES = [WORK, HALF]
