@@ -23,15 +23,15 @@ orthogonalised part of a gradient is no part of the orthogonalised gradient.
 import numpy as np
 
 from minidist import contents, ring
-from minidist.engine import Settings
-from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Block, Unit
+from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
 
 A, B, C = 3.4445, -4.7750, 2.0315  # aX + b(XXᵀ)X + c(XXᵀ)²X brings singular values from (0, 1] near 1 (Jordan)
 STEPS = 5
+MOMENTUM = 0.95
 SHIFT = 4096  # float16 has few bits for numbers below 6e-5
 
 
@@ -64,113 +64,114 @@ def placed(sizes: list[int], n: int) -> list[int]:
 
 
 class Muon(ZeRO1):
-    """ZeRO-1 whose blocks' matrices are Flats of their own, with Muon's update."""
-
-    def __init__(self, units: list[Unit], settings: Settings, comm: Comm, divide: str, momentum: float = 0.95) -> None:
-        """divide: "matrices" or "elements"."""
-        self.by_matrices, self.momentum = divide == "matrices", momentum
-        super().__init__(units, settings, comm)
+    """ZeRO-1 whose blocks' matrices are Flats of their own, with Muon's update. Each rank has a shard of each."""
 
     def divide(self, units: list[Unit]) -> None:
-        """Give each matrix of a block a Flat of its own, and with "matrices" an owner."""
-        self.matrices = dict[Flat, int | None]()  # the rank that owns it; None: each rank has a shard
+        """Give each matrix of a block a Flat of its own."""
+        self.matrices: list[Flat] = []
         for unit in units:
             if isinstance(unit, Block):
                 own = [Flat(each.name, [each]) for each in unit.parameters if each.decays]
                 rest = Flat(unit.name, [each for each in unit.parameters if not each.decays])
                 unit.flats = unit.reads = [*own, rest]
-                self.matrices |= dict.fromkeys(own)
+                self.matrices += own
         super().divide(units)
-        if self.by_matrices:
-            owners = placed([flat.size for flat in self.matrices], self.comm.size)
-            self.matrices = dict(zip(self.matrices, owners, strict=True))
-            for flat in self.matrices:
-                flat.shards = 1
 
     def moments_of(self, flat: Flat) -> int:
         """Muon keeps the momentum alone."""
         return 1 if flat in self.matrices else super().moments_of(flat)
 
-    def piece(self, flat: Flat) -> slice:
-        """The elements of a Flat whose optimizer state this rank keeps."""
-        owner = self.matrices.get(flat)
-        return super().piece(flat) if owner is None else slice(0, flat.size * (owner == self.comm.rank))
-
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
         if flat not in self.matrices:
             return super().update(flat, grad, scale)
         [m], mine = flat.moments, self.piece(flat)
-        m *= self.momentum
+        m *= MOMENTUM
         m += grad.astype(m.dtype) * scale
-        if not self.by_matrices:
-            with self.comm.phase("all-gather momentum"):
-                m = self.gathered(m, flat)
-        if m.size:
+        whole = self.whole_momentum(flat, m)
+        if whole.size:
             [parameter] = flat.parameters
-            lr = self.settings.learning_rate(self.updates)
             own = slice(mine.start, min(mine.stop, flat.size))
-            whole = m[: flat.size].reshape(parameter.shape)
-            take_step(flat.master[: own.stop - own.start], whole, own, lr, self.settings.optimizer.weight_decay)
+            lr, decay = self.settings.learning_rate(self.updates), self.settings.optimizer.weight_decay
+            take_step(flat.master[: own.stop - own.start], whole[: flat.size].reshape(parameter.shape), own, lr, decay)
 
-    def gathered(self, m: Array, flat: Flat) -> Array:
-        """All of a momentum (padded,), from every rank's shard. Two bytes an element are enough of what is normed next
-        (Moonlight: bfloat16, here float16)."""
-        if m.dtype == np.float64:
-            return ring.all_gather(flat.comm, m, flat.padded)
-        return ring.all_gather(flat.comm, (m * SHIFT).astype(np.float16), flat.padded).astype(m.dtype) / SHIFT
+    def whole_momentum(self, flat: Flat, m: Array) -> Array:
+        """All of a matrix's momentum (padded,), from every rank's shard. Two bytes an element are enough of what is
+        normed next (Moonlight: bfloat16, here float16)."""
+        with self.comm.phase("all-gather momentum"):
+            if m.dtype == np.float64:
+                return ring.all_gather(flat.comm, m, flat.padded)
+            return (
+                ring.all_gather(flat.comm, (m * SHIFT).astype(PRECISIONS["mixed"].stored), flat.padded).astype(m.dtype)
+                / SHIFT
+            )
 
-    # ---- matrices that have an owner --------------------------------------------------------------------------------
 
-    def parts(self, name: str) -> list[Array]:
-        """The owned matrices' gradients, or parameters ("param"), one after the other, for each owner."""
-        arrays: list[list[Array]] = [[] for _ in range(self.comm.size)]
-        for flat, owner in self.matrices.items():
-            if owner is not None:
-                arrays[owner].append(getattr(flat, name))
-        return [np.concatenate(of) if of else np.empty(0, self.flats[0].param.dtype) for of in arrays]
+class WholeMatrices(Muon):
+    """The same, where each matrix has an owner."""
 
-    def fill(self, name: str, parts: list[Array]) -> None:
-        """The inverse of `parts`."""
-        begin = [0] * self.comm.size
-        for flat, owner in self.matrices.items():
-            if owner is not None:
-                getattr(flat, name)[...] = parts[owner][begin[owner] : begin[owner] + flat.size]
-                begin[owner] += flat.size
+    def divide(self, units: list[Unit]) -> None:
+        super().divide(units)
+        owners = placed([flat.size for flat in self.matrices], self.comm.size)
+        self.owner = dict(zip(self.matrices, owners, strict=True))
+        for flat in self.matrices:
+            flat.shards = 1
+
+    def piece(self, flat: Flat) -> slice:
+        """Of a matrix, the owner has the optimizer state of all elements, the other ranks that of none."""
+        owner = self.owner.get(flat)
+        return super().piece(flat) if owner is None else slice(0, flat.size * (owner == self.comm.rank))
+
+    def whole_momentum(self, flat: Flat, m: Array) -> Array:
+        return m
 
     def reduce(self, flat: Flat) -> None:
-        if self.matrices.get(flat) is None:
+        if flat not in self.owner:
             super().reduce(flat)
 
     def sum_over_axes(self) -> None:
         """Each owner gets the sums of its matrices' gradients: a reduce-scatter of parts of any sizes."""
         super().sum_over_axes()
-        if self.by_matrices:
-            parts = self.parts("grad")
-            sums = [np.empty_like(part) for part in parts]
-            with self.comm.phase("reduce-scatter gradients"):
-                ring.sum_around(self.comm, parts, sums, None, np.add)
-            parts[self.comm.rank] = sums[self.comm.rank]
-            self.fill("grad", parts)
+        parts = self.by_owner("grad")
+        sums = [np.empty_like(part) for part in parts]
+        with self.comm.phase("reduce-scatter gradients"):
+            ring.sum_around(self.comm, parts, sums, None, np.add)
+        parts[self.comm.rank] = sums[self.comm.rank]
+        self.fill("grad", parts)
 
     def gather(self, flat: Flat) -> None:
-        if self.matrices.get(flat) is None:
+        if flat not in self.owner:
             super().gather(flat)
 
     def after_update(self) -> None:
         super().after_update()
-        if self.by_matrices:
-            parts = self.parts("param")
-            with self.comm.phase("all-gather parameters"):
-                ring.circulate(self.comm, parts)
-            self.fill("param", parts)
+        parts = self.by_owner("param")
+        with self.comm.phase("all-gather parameters"):
+            ring.circulate(self.comm, parts)
+        self.fill("param", parts)
+
+    def by_owner(self, name: str) -> list[Array]:
+        """The matrices' gradients ("grad") or parameters ("param"), one after the other, for each owner."""
+        arrays: list[list[Array]] = [[] for _ in range(self.comm.size)]
+        for flat, owner in self.owner.items():
+            arrays[owner].append(getattr(flat, name))
+        none = np.empty(0, getattr(self.matrices[0], name).dtype)
+        return [np.concatenate([none, *of]) for of in arrays]
+
+    def fill(self, name: str, parts: list[Array]) -> None:
+        """The inverse of `by_owner`."""
+        begin = [0] * self.comm.size
+        for flat, owner in self.owner.items():
+            getattr(flat, name)[...] = parts[owner][begin[owner] : begin[owner] + flat.size]
+            begin[owner] += flat.size
 
     def whole(self, flat: Flat, piece: Array) -> Array:
-        owner = self.matrices.get(flat)
-        if owner is None:
+        if flat not in self.owner:
             return super().whole(flat, piece)
-        room = piece.copy() if owner == self.comm.rank else np.empty(flat.size, piece.dtype)
+        mine = self.owner[flat] == self.comm.rank
         with self.comm.phase("checkpoint"):
-            return ring.broadcast(self.comm, room, owner)
+            return ring.broadcast(
+                self.comm, piece.copy() if mine else np.empty(flat.size, piece.dtype), self.owner[flat]
+            )
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
         "optimizer": shapes.optimizer * psi // (n if stage >= 1 else 1),
         "stash": 0,
         "outer": 0,
+        "error": 0,
+        "secondary": 0,
         "persistent": 0,
         "gathered": shapes.stored * together if stage >= 3 else 0,
         "bucket": shapes.stored * together if stage >= 2 else 0,

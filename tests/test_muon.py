@@ -10,7 +10,7 @@ from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist.checkpoints import checkpoint
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.muon import Muon, orthogonalised, placed
+from minidist.muon import Muon, WholeMatrices, orthogonalised, placed
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.papers import muon as paper
 
@@ -36,10 +36,11 @@ def test_a_matrix_goes_to_the_rank_that_has_least() -> None:
     ]
 
 
-def trained(comm: Comm, divide: str, steps: int, start: str = "", save: str = "", momentum: float = 0.95) -> Any:
+def trained(comm: Comm, divide: str, steps: int, start: str = "", save: str = "") -> Any:
     """Parameters by name after some steps; from a checkpoint, and into one."""
     units = gpt(GPTConfig(VOCABULARY, CONTEXT, layers=1, heads=3, width=15, dropout=0.0))
-    engine = Muon(units, settings("fp64", "adamw", 2, clip=0.5), comm, divide, momentum)
+    kind = Muon if divide == "elements" else WholeMatrices
+    engine = kind(units, settings("fp64", "adamw", 2, clip=0.5), comm)
     if start:
         checkpoint.load(start, engine)
     for _ in range(steps):

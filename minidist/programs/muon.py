@@ -16,12 +16,12 @@ from minidist.nn.tensor import Array
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
 
-MOMENTUM = 0.95
+ENGINES = {"matrices": muon.WholeMatrices, "elements": muon.Muon}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MuonOptions:
-    divide: str = choice(("matrices", "elements"), "matrices", "whole matrices, or shards of each")
+    divide: str = choice(ENGINES, "matrices", "whole matrices, or shards of each")
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class SerialMuon(Engine):
         arrays = [flat.views(each) for each in (flat.master, grad, *flat.moments)]
         for (parameter, param), (_, g), (_, m), (_, v) in zip(*arrays, strict=True):
             if parameter in blocks and parameter.decays:
-                m[...] = MOMENTUM * m + g * scale
+                m[...] = muon.MOMENTUM * m + g * scale
                 u, s, vt = np.linalg.svd(m, full_matrices=False)
                 s = s / (np.linalg.norm(s) + 1e-7)
                 for _ in range(muon.STEPS):
@@ -64,7 +64,7 @@ class MuonChapter(Chapter[MuonOptions]):
         return job
 
     def make(self, job: Job[MuonOptions], comm: Any) -> muon.Muon:
-        return muon.Muon(job.units, job.settings, comm, job.own.divide, MOMENTUM)
+        return ENGINES[job.own.divide](job.units, job.settings, comm)
 
     def serial(self, job: Job[MuonOptions]) -> Serial:
         return Serial(lambda small: SerialMuon(small.units, small.settings))
