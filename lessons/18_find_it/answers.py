@@ -66,7 +66,8 @@ def check_precision(run: Handle) -> None:
     exact = run(optimizer="sgd", steps=8).losses
     stored = run({run.axis: 2}, optimizer="sgd", precision=run.precision, steps=8)
     assert len(set(stored.scales)) == 1, f"the loss scales {stored.scales}"
-    assert stored.losses[0] - stored.losses[-1] > 0.2 * (exact[0] - exact[-1]), "the loss does not fall"
+    fell, wanted = (of[0] - min(of) for of in (stored.losses, exact))  # the last loss may jump up again
+    assert fell > 0.2 * wanted, "the loss does not fall"
 
 
 def check_checkpoint(run: Handle) -> None:

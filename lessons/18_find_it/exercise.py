@@ -53,7 +53,7 @@ def check_precision(run: Handle) -> None:
     """In float64 all is right. In the precision in which users train, results are far off, or ranks disagree.
 
     Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. Some healthy
-    systems skip all of their first few steps."""
+    systems skip all of their first few steps, and with SGD the last loss may jump up again: ask for the lowest one."""
     raise NotImplementedError
 
 

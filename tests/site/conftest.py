@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+KEPT = Path(__file__).parents[2] / "build" / "site" / "recordings"  # by `make site`
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WANTED = ("sphinx", "myst_nb", "furo", "latex2mathml", "playwright")
 FLAGS = (  # Chromium as root, on a machine without other hosts
@@ -42,12 +43,15 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """The folder of pages. With -m slow, chapters run, and their pages show what they print."""
+    """The folder of pages. With -m slow, chapters run, and their pages show what they print; what `make site` has
+    recorded of the same code is not run again."""
     if missing():
         pytest.skip(f"needs {missing()}: make site-test")
     from minidist.site.build import build
 
     folder = tmp_path_factory.mktemp("site")
+    if KEPT.exists():
+        shutil.copytree(KEPT, folder / "work" / "recordings")
     build(folder / "pages", folder / "work", ran=request.config.getoption("-m") != "not slow")
     return folder / "pages"
 
