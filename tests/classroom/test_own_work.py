@@ -5,8 +5,8 @@ import copy
 import inspect
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from classroom.grading import ANSWERS, LESSONS, load
+from classroom.quick import on_path
 from minidist.classroom.grading.chapter import holders_of
 from minidist.classroom.grading.ranks import stand_ins
 
@@ -74,19 +75,6 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "balance_backward": (np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([0.25, 0.75]), 0.5),
     },
 }
-
-
-@contextmanager
-def on_path(folder: Path) -> Iterator[None]:
-    """Modules beside a lesson's on_ranks.py, which have the same names in every lesson."""
-    names = [file.stem for file in folder.glob("*.py")]
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in names:
-            sys.modules.pop(name, None)
 
 
 def load_on_ranks(number: str) -> ModuleType:
