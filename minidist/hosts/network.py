@@ -6,7 +6,7 @@ import re
 import shutil
 import statistics
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,7 +162,7 @@ def step_of(records: Sequence[Record]) -> tuple[float, float]:
 
 def across(network: Network, records: Sequence[Record]) -> float:
     """Bytes of a step, by the ledger, over the busiest link of a host, in its busier direction."""
-    sent: Counter[tuple[int, int]] = Counter()  # (host, +1 or -1) -> bytes out of it, or in
+    sent: defaultdict[tuple[int, int], float] = defaultdict(float)  # (host, +1 or -1) -> bytes out of it, or in
     for record in records:
         steps = record.steps()
         for peer, nbytes in ((peer, nbytes / len(steps)) for step in steps for peer, nbytes in step[2].items()):
