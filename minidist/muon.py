@@ -97,13 +97,10 @@ class Muon(ZeRO1):
     def whole_momentum(self, flat: Flat, m: Array) -> Array:
         """All of a matrix's momentum (padded,), from every rank's shard. Two bytes an element are enough of what is
         normed next (Moonlight: bfloat16, here float16)."""
+        sent = m if m.dtype == np.float64 else (m * SHIFT).astype(PRECISIONS["mixed"].stored)
         with self.comm.phase("all-gather momentum"):
-            if m.dtype == np.float64:
-                return ring.all_gather(flat.comm, m, flat.padded)
-            return (
-                ring.all_gather(flat.comm, (m * SHIFT).astype(PRECISIONS["mixed"].stored), flat.padded).astype(m.dtype)
-                / SHIFT
-            )
+            whole = ring.all_gather(flat.comm, sent, flat.padded)
+        return whole if sent is m else whole.astype(m.dtype) / SHIFT
 
 
 class WholeMatrices(Muon):

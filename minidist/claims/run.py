@@ -19,12 +19,12 @@ class Run(Asked):
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
     sent_to: list[dict[int, int]]  # per rank: bytes by receiver, in the same step
-    host: list[int]  # per rank
     received: list[int]  # per rank: bytes that arrived in the same step, from all ranks, in all phases
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
     below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
     moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
+    host: Sequence[int] = ()  # per rank, if it is known
     clip: float = 1.0  # the largest norm of gradients; 0: any
 
     def routed(self, name: str) -> list[Any]:

@@ -73,9 +73,9 @@ SHORT = 262_144  # bytes up to which a training chapter's all-reduce takes few s
 def all_reduce_messages(s: int, n: int, itemsize: int, hosts: Sequence[int]) -> int:
     """Messages that each rank sends for a training chapter's all-reduce, by size and by the host of each rank. The
     bytes are always the ring's: with other sums it only takes s that n divides."""
-    h, g = len({*hosts}), max(Counter(hosts).values())
-    if s % n == 0 and 1 < h < n == g * h:
-        return 2 * (g - 1) + 2 * (h - 1)
+    on_each = Counter(hosts).values()
+    if s % n == 0 and 1 < len(on_each) < n == len(on_each) * max(on_each):
+        return 2 * (n // len(on_each) - 1) + 2 * (len(on_each) - 1)
     return 2 * (n.bit_length() - 1 if s % n == 0 == n & (n - 1) and s * itemsize <= SHORT else n - 1)
 
 

@@ -101,28 +101,22 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
-        place(comm, own.ranks_per_host)
+        n, g = comm.size, own.ranks_per_host or 1
+        if n % g:
+            works = max(fewer for fewer in range(1, min(g, n) + 1) if n % fewer == 0)
+            raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {works}")
         check_writable("--json", own.json if own.json != "-" else None)
         return own
 
     def work(self, comm: Comm, prepared: RingOptions) -> int:
         chosen = {name: COLLECTIVES[name] for name in prepared.only or COLLECTIVES}
+        if prepared.ranks_per_host or not comm.evenly_spread:  # otherwise the ranks are where they are
+            n = comm.size
+            comm.ledger.host_of = [rank // (prepared.ranks_per_host or -(-n // (2 - n % 2))) for rank in range(n)]
         if prepared.busbw:
             compare_bandwidths(comm, chosen)
             return 0
         return compare(comm, prepared.size, chosen, prepared.json)
-
-
-def place(comm: Comm, ranks_per_host: int | None) -> None:
-    """Tell the communicator which ranks share a host: as asked for, as it is, or else half of them each. Raises
-    UsageError if hosts would have different numbers of ranks."""
-    n = comm.size
-    if ranks_per_host or not comm.evenly_spread:
-        g = ranks_per_host or (n if n % 2 else n // 2)
-        if n % g:
-            works = max(fewer for fewer in range(1, min(g, n) + 1) if n % fewer == 0)
-            raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {works}")
-        comm.ledger.host_of = [rank // g for rank in range(n)]
 
 
 CHAPTER = RingChapter()
