@@ -17,6 +17,7 @@ import numpy as np
 
 from minidist import ring
 from minidist.mpi.comm import Comm
+from minidist.nn.tensor import begins
 
 Array = np.ndarray
 SHORT = 1 << 18  # bytes up to which few steps matter more than the ring's simple ones: `minidist.ring --busbw` measures
@@ -33,6 +34,8 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     n, even = comm.size, x.size % comm.size == 0
     halves = even and x.nbytes <= short and n & (n - 1) == 0
     way = hierarchical_all_reduce if even and comm.evenly_spread else halving_doubling_all_reduce if halves else None
+    if way:
+        begins("all-reduce", comm)
     return (way or ring.all_reduce)(comm, x, out, op)
 
 
@@ -107,7 +110,7 @@ def halving_doubling_all_reduce(comm: Comm, x: Array, out: Array | None = None, 
     place, members = _fold(comm, total, op)
     if place is not None:
         exchanges = [(members[at], total[give], total[keep]) for at, give, keep in _halves(x.size, len(members), place)]
-        incoming = np.empty_like(x[: -(-x.size // 2)])
+        incoming = np.empty_like(x[: max((keeping.size for *_, keeping in exchanges), default=0)])
         for partner, giving, keeping in exchanges:
             arrived = incoming[: keeping.size]
             comm.sendrecv(giving, partner, arrived, partner)

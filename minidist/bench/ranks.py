@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidist.bench.one_process import HAS_TORCH, run_step
+from minidist.collectives import all_reduce as chosen_all_reduce
 from minidist.collectives import doubling_all_reduce
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
@@ -60,8 +61,8 @@ def time_in_turn(
 
 
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of the ring, of recursive doubling, of MPI's own Allreduce, and of gloo. Also what a faster ring could
-    reach: the ring's messages and sums without minidist's code, and a copy of as many bytes as it must send."""
+    """Seconds of the ring, of the chapters' choice, of recursive doubling, of MPI's own Allreduce, and of gloo.
+    Also what a faster ring could reach: its messages and sums without minidist's code, and a copy of its bytes."""
     share_cores(comm)
     keep_freed_memory()
     if HAS_TORCH:
@@ -81,6 +82,7 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
             "mpi": partial(MPI.COMM_WORLD.Allreduce, x, out),
             "ring in place": partial(all_reduce, comm, zeros, zeros),
             "mpi in place": partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, zeros),
+            "chosen": partial(chosen_all_reduce, comm, x, out),
             "doubling": partial(doubling_all_reduce, comm, x),
             "bare": bare_ring(comm, x, out),
             "copy": partial(copy_chunks, out[:moved], x[:moved]),
