@@ -23,6 +23,7 @@ if _is_program and sys.platform != "win32":
     _built_in = __import__("_signal")
     _built_in.pthread_sigmask(_built_in.SIG_BLOCK, [_built_in.SIGINT])
 
+import importlib  # noqa: E402
 import shlex  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from typing import Any  # noqa: E402
@@ -119,13 +120,20 @@ def former_names(module: str) -> Any:
     return find
 
 
-def __getattr__(name: str) -> Any:
-    """`minidist.initialize` is `minidist.deepspeed.initialize`; NumPy is loaded only when it is used."""
-    if name == "initialize":
-        from minidist.deepspeed import initialize
+def loaded_later(room: str, **names: str) -> Any:
+    """A room's `__getattr__`, for names that are loaded when they are used: each with its module in the room, or with
+    "" if it is one."""
 
-        return initialize
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{room}.{names[name] or name}")
+        return getattr(module, name) if names[name] else module
+
+    return find
+
+
+__getattr__ = loaded_later("minidist", initialize="deepspeed")  # and NumPy only then
 
 
 def _begin(module: str) -> None:

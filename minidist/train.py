@@ -9,11 +9,12 @@ with the plain engine (`minidist/engine.py`), in one process, without MPI.
 """
 
 import math
-import statistics
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from minidist import checkpoints, contents
 from minidist.cli.progress import Progress
@@ -120,7 +121,7 @@ def print_sample(job: Job, weights: dict[str, Any]) -> None:
 
 def step_times(milliseconds: list[float]) -> dict[str, float]:
     """The median and the fastest step time."""
-    return {"median": statistics.median(milliseconds or [0.0]), "min": min(milliseconds, default=0.0)}
+    return {"median": float(np.median(milliseconds or [0.0])), "min": min(milliseconds, default=0.0)}
 
 
 class NoLedger:

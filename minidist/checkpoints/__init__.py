@@ -3,8 +3,9 @@
 What runs use of this room is loaded when they use it: most neither save nor load.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from minidist import loaded_later
 
 if TYPE_CHECKING:
     from minidist.checkpoints.checkpoint import (
@@ -35,8 +36,4 @@ __all__ = [
     "weights",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("minidist.checkpoints.checkpoint"), name)
+__getattr__ = loaded_later(__name__, **dict.fromkeys(__all__, "checkpoint"))

@@ -7,7 +7,14 @@ mpirun -n 4 python -m minidist.deepspeed.example
 python -m minidist explain ds_config.json --model llama2-7b --ranks 64
 """
 
-from minidist.deepspeed import checkpointing, zero
-from minidist.deepspeed.engine import DeepSpeedEngine, initialize
+from typing import TYPE_CHECKING
+
+from minidist import loaded_later
+
+if TYPE_CHECKING:
+    from minidist.deepspeed import checkpointing, zero
+    from minidist.deepspeed.engine import DeepSpeedEngine, initialize
 
 __all__ = ["DeepSpeedEngine", "checkpointing", "initialize", "zero"]
+
+__getattr__ = loaded_later(__name__, DeepSpeedEngine="engine", initialize="engine", checkpointing="", zero="")

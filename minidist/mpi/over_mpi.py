@@ -23,6 +23,12 @@ if CROWD > 1:  # otherwise MPICH polls a thousand times before it yields to anot
 
 from mpi4py import MPI  # noqa: E402  (this is what starts it)
 
+BYTE = MPI.BYTE
+LOOK = 12e-6  # about how many seconds a look for a message takes
+SOON = 300  # looks after which the other rank is not amid a step: it begins, compares or reports, and needs the core
+NAP = 5e-4  # seconds from then on between two looks
+POLL = 1e-3  # seconds between two calls of `Progress`
+
 
 def refuse_another_launcher() -> None:
     """If the launcher belongs to another MPI than mpi4py's, each of its ranks silently becomes a job of one rank."""
@@ -35,12 +41,11 @@ def refuse_another_launcher() -> None:
 
 
 refuse_another_launcher()
-MPI.COMM_WORLD.Barrier()  # every rank has opened the segment, so its name can go: see shm.py
+begun = MPI.COMM_WORLD.Ibarrier()
+while not begun.Test():  # a Barrier's polling would take the core from ranks that still import
+    time.sleep(NAP)
+# Every rank has opened the segment, so its name can go: see shm.py.
 shm.unlink()
-
-BYTE = MPI.BYTE
-POLL = 1e-3  # seconds between two calls of `Progress`
-LOOK = 12e-6  # about how many seconds a look for a message takes
 
 
 class MPIPort:
@@ -112,9 +117,12 @@ class MPIPort:
         self._control.Send([message, BYTE], dest)
 
     def recv_control(self, source: int) -> bytearray:
-        status = MPI.Status()
+        status, looks = MPI.Status(), 0
         while (matched := self._control.Improbe(source, 0, status)) is None:
-            self.pause()
+            if (looks := looks + 1) < SOON:
+                self.pause()
+            else:
+                time.sleep(NAP)
         return taken(matched, status)
 
     def pause(self) -> None:

@@ -6,7 +6,6 @@ may begin and end in the middle of a matrix. It works through the piece in block
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
@@ -109,6 +108,8 @@ class InThreads:
 
     def __init__(self, optimizer: Optimizer, rooms: Sequence[Array]) -> None:
         self.optimizer, self.rooms, self.moments = optimizer, rooms, optimizer.moments
+        from concurrent.futures import ThreadPoolExecutor  # and logging: few ranks have threads
+
         self.threads = ThreadPoolExecutor(len(rooms), "update")
 
     def update(

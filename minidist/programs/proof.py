@@ -35,6 +35,7 @@ def prove(comm: Any, job: Job, make: Callable[[Job, Any], Any], serial: Serial) 
         return Proof(size, reason)
     with comm.phase(PHASE, closed=True):
         made = compare(comm, job, shrunk(job, size, begun, serial.own or job.own), size, make, serial)
+        comm.broadcast_object(None)  # until rank 0 has compared, the others sleep: it needs the core
     if job.began:  # --witness
         kernel.forget_most()
         job.began = kernel.pages()

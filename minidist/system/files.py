@@ -13,7 +13,6 @@ import errno
 import glob
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -105,7 +104,7 @@ def writing(path: str) -> Iterator[BinaryIO]:
 def draft_of(path: str) -> str:
     """A new, unpredictable name in the folder of `path`."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
+    return os.path.join(folder, f"{name[:40]}.{os.urandom(8).hex()}.tmp")
 
 
 def is_draft(name: str) -> bool:
