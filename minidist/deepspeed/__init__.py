@@ -1,4 +1,4 @@
-"""DeepSpeed's door: its configuration, its verbs, and what each of its keys does to memory and traffic.
+"""DeepSpeed's front end: its configuration, its verbs, and what each of its keys does to memory and traffic.
 
 engine, optimizer, batches, scheduler = minidist.deepspeed.initialize(model=units, config="ds_config.json", comm=comm)
 

@@ -114,7 +114,7 @@ def prose(text: str) -> str:
         if not block.strip():
             continue
         if all(line.startswith("    ") for line in block.splitlines()):
-            parts.append(f'<pre tabindex="0">{html.escape(textwrap.dedent(block))}</pre>')
+            parts.append(literal(block))
             continue
         if TERMS.fullmatch(block):
             terms = "".join(f"<dt>{html.escape(one)}</dt><dd>{_inline(of)}</dd>" for one, of in re.findall(TERM, block))
@@ -122,8 +122,23 @@ def prose(text: str) -> str:
             continue
         head, *rest = re.split(r"\n(?=    )", block, maxsplit=1)
         parts.append(f"<p>{_inline(head)}</p>")
-        parts += [f'<pre tabindex="0">{html.escape(textwrap.dedent(part))}</pre>' for part in rest]
+        parts += map(literal, rest)
     return "\n".join(parts)
+
+
+def literal(block: str) -> str:
+    """An indented block as it is or, if it has columns, as a table, whose cells wrap where there is little room. Of two
+    columns, the first must have single words: other blocks are commands, with what they do."""
+    lines = textwrap.dedent(block).splitlines()
+    width = max(map(len, lines))
+    blank = "".join(" " if all(line[i : i + 1] in ("", " ") for line in lines) else "x" for i in range(width))
+    columns = [found.span() for found in re.finditer(r"x+(?: x+)*", blank)]
+    words = [line[: columns[0][1]].strip() for line in lines]
+    if len(lines) < 2 or len(columns) < 2 or (len(columns) == 2 and any(not re.fullmatch(r"[\w-]*", w) for w in words)):
+        return f'<pre tabindex="0">{html.escape(chr(10).join(lines))}</pre>'
+    cells = ([html.escape(line[begin:end].rstrip()) for begin, end in columns] for line in lines)
+    rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
+    return f'<table class="columns">{rows}</table>'
 
 
 # How docstrings name a paper, with a section if one is meant, and its address: pattern, address.

@@ -154,7 +154,7 @@ def test_the_table_of_chapters() -> None:
 
 def test_the_table_of_rooms() -> None:
     rooms = ["minidist/README.md", "minidist/pp/README.md", "minidist/classroom/TEACHING.md"]
-    titles = ["The house", "Pipelines", "Teaching with the lessons"]
+    titles = ["A map of the code", "Pipelines", "Teaching with the lessons"]
     folders = ["minidist/", "minidist/pp/", "minidist/classroom/"]
     rows = [[f"[{title}]({room})", f"`{folder}`"] for title, room, folder in zip(titles, rooms, folders, strict=True)]
     for row, module in zip(rows, ("minidist", "minidist.pp"), strict=False):  # what a README is about, its room says

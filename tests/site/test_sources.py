@@ -87,11 +87,11 @@ def test_marks_of_a_change() -> None:
 
 
 def test_prose_of_a_docstring() -> None:
-    shown = annotate.prose("A `name` of arXiv 1910.02054, <b>.\n\n    a  table\n        further\n\nThe end.")
+    shown = annotate.prose("A `name` of arXiv 1910.02054, <b>.\n\n    a = 1\n        further\n\nThe end.")
     assert "<code>name</code>" in shown
     assert 'href="https://arxiv.org/abs/1910.02054"' in shown
     assert "&lt;b&gt;" in shown
-    assert '<pre tabindex="0">a  table\n    further</pre>' in shown
+    assert '<pre tabindex="0">a = 1\n    further</pre>' in shown
     assert len(CHAPTERS) == len({chapter.name for chapter in CHAPTERS})
 
 
@@ -101,6 +101,28 @@ def test_terms_and_what_they_mean() -> None:
     assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", shown, re.DOTALL) == meant
     for other in ("One line\nand another.", "a:  b, c    what it is\n    d       what it is, too"):
         assert "<dl" not in annotate.prose(other)
+
+
+def test_a_block_with_columns_is_a_table_that_wraps() -> None:
+    shown = annotate.prose(
+        "It has:\n\n    before it  gather them    (N-1)/N sent\n    after it                  nothing <sent>\n"
+    )
+    cells = re.findall("<td>(.*?)</td>", shown)
+    assert cells == ["before it", "gather them", "(N-1)/N sent", "after it", "", "nothing &lt;sent&gt;"]
+    for program in (
+        "    mpirun -n 4 python  # one\n    python -m a         # two\n",
+        "    f(a)  g(b)\n    h(c)  i(d)\n",
+        "    a  b\n",
+    ):
+        assert "<pre" in annotate.prose(program)
+        assert "<table" not in annotate.prose(program)
+    for entry in CHAPTERS:  # no line of a docstring's tables is wider than a phone
+        document, _ = annotate.take_apart(PACKAGE / f"{entry.name}.py")
+        tables = [
+            re.sub("</?[a-z].*?>", "", block)
+            for block in re.findall("<pre.*?</pre>", annotate.prose(document), re.DOTALL)
+        ]
+        assert all("python -m" in text or "] = [" in text for text in tables), entry.name
 
 
 def test_a_page_that_a_lesson_names_is_a_link_only_here(tmp_path: Path) -> None:
