@@ -32,6 +32,8 @@ HIDDEN = ("answers", "given", "minidist.nn.ops", "minidist.nn.attend", "minidist
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 PRECISE = 1e-9  # of what was computed from the same numbers in another order
 WITHOUT_EPS = 1e-4  # what layer norm's ε changes
+ALONG = 1e-5  # of a slope along a direction, relative to the root of the sum of its squared terms
+QUICK = 2.0  # seconds of processor time for large arrays: a right answer takes a hundredth of one, a loop minutes
 LATE = 1_000_000  # a step at which Adam's bias corrections are 1
 
 RETURNS = {
@@ -140,6 +142,30 @@ def compare(
         f"On {each.label}: {name} is wrong first at [{at}]: {found[index]:.6g}, where {truth} gives"
         f" {expected[index]:.6g}." + (f" {known[0]}." if known else "")
     )
+
+
+def check_large(submission: Submission, each: Case, number: int, forward: Callable[[], Array], moved: Array) -> None:
+    """Arrays that nothing gets through which moves one number after the other: the slope of the forward along a drawn
+    direction. forward: of the arrays in the case, of which `moved` is one; its gradient is `number` of those returned.
+    """
+    function, patience = each.arguments["function"], submission.patience
+    submission.patience = min(QUICK, patience)
+    [[outcome]] = submission.run("call", [each], [function])
+    submission.patience = patience
+    found, direction = gradient(each, outcome, number, moved), submission.random.standard_normal(moved.shape)
+    dy = each.inputs[0][0]
+    before, slopes = moved.copy(), list[float]()
+    for sign in (1, -1):
+        moved[...] = before + sign * 1e-5 * direction
+        slopes.append(float(np.sum(dy * forward())))
+    moved[...] = before
+    expected, terms = (slopes[0] - slopes[1]) / 2e-5, found * direction
+    if not abs(terms.sum() - expected) <= ALONG * (np.linalg.norm(terms) + abs(expected)):
+        name = RETURNS[function][number]
+        lose(
+            f"On {each.label}: along a drawn direction {name} has the slope {terms.sum():.6g}, where moving all numbers"
+            f" up and down gives {expected:.6g}. Of small arrays it is right."
+        )
 
 
 # ---- the tape --------------------------------------------------------------------------------------------------------
@@ -285,9 +311,9 @@ def test_walk_back_shared(submission: Submission) -> None:
 # ---- linear ----------------------------------------------------------------------------------------------------------
 
 
-def linear_case(submission: Submission, *rows: int) -> Case:
+def linear_case(submission: Submission, *rows: int, inward: int = 4, outward: int = 2) -> Case:
     random = submission.random.standard_normal
-    dy, x, w = random((*rows, 2)), random((*rows, 4)), random((2, 4))
+    dy, x, w = random((*rows, outward)), random((*rows, inward)), random((outward, inward))
     return case("linear_backward", shapes("linear_backward", dy, x, w), dy, x, w)
 
 
@@ -304,6 +330,10 @@ def check_linear(submission: Submission, number: int) -> None:
         }
         found = gradient(each, outcome, number, expected)
         compare(each, RETURNS["linear_backward"][number], found, expected, {} if number == 0 else instead)
+    large = linear_case(submission, 200, inward=300, outward=200)
+    _, x, w = large.inputs[0]
+    b = np.zeros(200)
+    check_large(submission, large, number, lambda: x @ w.T + b, (x, w, b)[number])
 
 
 test_linear_dx = part(1, "linear_backward: dx", check_linear, 0)
@@ -340,9 +370,9 @@ def test_linear_axes(submission: Submission) -> None:
 # ---- the loss --------------------------------------------------------------------------------------------------------
 
 
-def loss_case(submission: Submission, *rows: int, dloss: float = 1.0) -> Case:
-    prob = softmax(submission.random.standard_normal((*rows, 5)))
-    targets = submission.random.integers(0, 5, rows)
+def loss_case(submission: Submission, *rows: int, dloss: float = 1.0, tokens: int = 5) -> Case:
+    prob = softmax(submission.random.standard_normal((*rows, tokens)))
+    targets = submission.random.integers(0, tokens, rows)
     return case(
         "cross_entropy_backward", f"{shapes('cross_entropy_backward', dloss, prob, targets)}", dloss, prob, targets
     )
@@ -351,12 +381,7 @@ def loss_case(submission: Submission, *rows: int, dloss: float = 1.0) -> Case:
 def true_slope(each: Case) -> Array:
     dloss, prob, targets = each.inputs[0]
     logits = np.log(prob)
-
-    def loss() -> Array:
-        of_target = np.take_along_axis(softmax(logits), targets[..., None], -1)
-        return np.asarray(-np.log(of_target).mean())
-
-    return differences(loss, logits, np.asarray(dloss))
+    return differences(lambda: loss_of(logits, targets), logits, np.asarray(dloss))
 
 
 @pytest.mark.points(1, "cross_entropy_backward: the slope, up to a factor")
@@ -380,6 +405,15 @@ def test_cross_entropy(submission: Submission) -> None:
                 for divided, by in (("", 1), ("", n))
             }
             compare(each, "dlogits", found, expected, instead, "moving a logit up and down")
+    if same(found, expected):  # another part asks for the factor
+        large = loss_case(submission, 5, 6, tokens=2_000)
+        _, prob, targets = large.inputs[0]
+        logits = np.log(prob)
+        check_large(submission, large, 0, lambda: loss_of(logits, targets), logits)
+
+
+def loss_of(logits: Array, targets: Array) -> Array:
+    return np.asarray(-np.log(np.take_along_axis(softmax(logits), targets[..., None], -1)).mean())
 
 
 @pytest.mark.points(1, "cross_entropy_backward: of the mean, times dloss")
@@ -412,9 +446,9 @@ def test_cross_entropy_factor(submission: Submission) -> None:
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 
 
-def norm_case(submission: Submission, *rows: int) -> Case:
+def norm_case(submission: Submission, *rows: int, width: int = 5) -> Case:
     random = submission.random.standard_normal
-    dy, x, gain = random((*rows, 5)), 0.3 + 1.7 * random((*rows, 5)), random(5) + 2
+    dy, x, gain = random((*rows, width)), 0.3 + 1.7 * random((*rows, width)), random(width) + 2
     return case("layer_norm_backward", shapes("layer_norm_backward", dy, x, gain), dy, x, gain)
 
 
@@ -432,6 +466,11 @@ def test_layer_norm_gain(submission: Submission) -> None:
             if same(found, expected, WITHOUT_EPS):  # the part on dx asks for ε
                 continue
             compare(each, RETURNS["layer_norm_backward"][number], found, expected, instead)
+    large = norm_case(submission, 3, 4, width=4_000)
+    _, x, gain = large.inputs[0]
+    bias = np.zeros(4_000)
+    for number, moved in ((1, gain), (2, bias)):
+        check_large(submission, large, number, lambda: normal(x) * gain + bias, moved)
 
 
 @pytest.mark.points(2, "layer_norm_backward: dx, through mean and variance")
@@ -453,6 +492,9 @@ def test_layer_norm_dx(submission: Submission) -> None:
         "It is not divided by the standard deviation": dn - mean - along,
     }
     compare(each, "dx", gradient(each, outcome, 0, expected), expected, instead)
+    large = norm_case(submission, 3, 4, width=4_000)
+    _, x, gain = large.inputs[0]
+    check_large(submission, large, 0, lambda: normal(x) * gain, x)
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -476,6 +518,10 @@ def test_values(submission: Submission) -> None:
         expected = differences(lambda: moved[0] @ moved[1], moved[number], dy)
         instead = {"prob was not transposed: a value gets a gradient from every query that looked at it": prob @ dy}
         compare(each, name, gradient(each, outcome, number, expected), expected, instead)
+    dy, prob, v = random((1, 2, 120, 90)), softmax(random((1, 2, 120, 120))), random((1, 2, 120, 90))
+    large = case("values_backward", shapes("values_backward", dy, prob, v), dy, prob, v)
+    for number, of in enumerate((prob, v)):
+        check_large(submission, large, number, lambda: prob @ v, of)
 
 
 @pytest.mark.points(1, "softmax_backward: dscores")
@@ -495,6 +541,10 @@ def test_softmax(submission: Submission) -> None:
         * (dprob - (dprob * prob).sum(-2, keepdims=True)),
     }
     compare(each, "dscores", gradient(each, outcome, 0, expected), expected, instead, "moving a score up and down")
+    scores = submission.random.standard_normal((4, 4, 2_000))
+    dprob, prob = submission.random.standard_normal(scores.shape), softmax(scores)
+    large = case("softmax_backward", shapes("softmax_backward", dprob, prob), dprob, prob)
+    check_large(submission, large, 0, lambda: softmax(scores), scores)
 
 
 # ---- AdamW -----------------------------------------------------------------------------------------------------------
