@@ -29,7 +29,7 @@ PROGRAMS = [
     *("minidist.bench", "minidist.deepspeed"),
 ]
 TEXTS = {"--pattern", "--inject", "chapters", "name"}  # what may be empty, or is looked at later: no name of a file
-NAMES = {"--job", "--text-field"}  # what may not be empty, and is no name of a file
+NAMES = {"--job", "--only", "--text-field"}  # what may not be empty, and is no name of a file
 
 # In a child for each program: MPI can be begun once in a process.
 WALK = r"""

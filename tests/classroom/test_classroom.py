@@ -169,6 +169,25 @@ def test_a_grade_in_every_form(lessons):
     assert suite[1].find("failure").text == "-1 becomes 2"
 
 
+def test_nothing_that_lies_where_one_grades_is_run(lessons):
+    """Modules are not looked for in this folder: a student's cmd.py in it would run as the instructor."""
+    (lessons / "cmd.py").write_text("open('ran', 'w')\n")
+    (lessons / "exercise.py").write_text(RIGHT)
+    run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "exercise.py")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert not (lessons / "ran").exists()
+
+
+def test_tests_that_cannot_be_started_are_no_grade(lessons):
+    """Nothing of the student's has run yet."""
+    (lessons / "lessons" / "01_tiny" / "test_exercise.py").write_text("import nowhere\n")
+    (lessons / "exercise.py").write_text(RIGHT)
+    run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "exercise.py")
+    assert run.returncode == 3
+    assert "there was nothing to grade: pytest ended with status 2" in run.stdout
+    assert "No module named 'nowhere'" in run.stdout
+
+
 def test_what_a_program_says_is_shown_as_text_and_not_without_end(lessons):
     """Not so that it writes over the table's points, nor so long that the table takes for ever."""
     said = r"""'\x1b[2J\x1b[1;1H20 of 20\u202e' + 'y' * 300_000"""

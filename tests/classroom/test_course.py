@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from classroom.grading import ANSWERS, LESSONS
+from classroom.grading import ANSWERS, LESSONS, ROOT
 from classroom.mistakes import BASES
 from classroom.test_likeness import Disguise, forms_of, swap_independent_lines
 from classroom.tiny import HALF, LESSON, RIGHT, TRIPLE, lay, make_lessons
@@ -297,3 +297,25 @@ def test_a_command_of_this_name_is_no_copy_of_the_package(tmp_path, monkeypatch)
     lay(tmp_path, {"bin/minidist": "#!/bin/sh\n", "lib/minidist.zip": "", "src/minidist/__init__.py": ""})
     monkeypatch.setattr("sys.path", [str(tmp_path / name) for name in ("bin", "lib", "src")])
     assert copies.other_copies() == [tmp_path / "lib" / "minidist.zip", tmp_path / "src" / "minidist"]
+
+
+# ---- other systems ---------------------------------------------------------------------------------------------------
+
+
+def test_the_cell_for_nbgrader_ends_with_the_points(lessons):
+    """As TEACHING.md has it: nbgrader takes the last value of a cell for its points."""
+    teaching = (ROOT / "minidist" / "classroom" / "TEACHING.md").read_text()
+    [cell] = re.findall(r"```python\n(.*?)```", teaching, re.DOTALL)
+    (lessons / "exercise.py").write_text(HALF)
+    *body, last = ast.parse(cell).body
+    assert isinstance(last, ast.Expr)
+    names = {"LESSON": "lessons/01_tiny"}
+    exec(compile(ast.Module(body, []), "cell", "exec"), names)
+    assert eval(ast.unparse(last), names) == 2
+
+
+def test_folders_of_nbgrader_are_a_class(lessons, graded):
+    lay(lessons / "submitted", {f"{name}/ring/{file}": RIGHT for name in ("ada", "bob") for file in ("exercise.py",)})
+    lay(lessons / "submitted", {"ada/ring/ring.ipynb": "{}", "ada/ring/timestamp.txt": "2026-11-30"})
+    assert main(["class", "submitted", "--lesson", "lessons/01_tiny", "--csv", "points.csv"]) == 0
+    assert {name: row["total"] for name, row in table("points.csv").items()} == {"ada": "2.5", "bob": "2.5"}

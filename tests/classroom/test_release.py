@@ -146,7 +146,7 @@ def autograder(tmp_path_factory):
     """Gradescope's folder, but for the environment: setup.sh's is this one."""
     folder = make_lessons(tmp_path_factory.mktemp("gradescope"))
     lay(folder, {"more/test_more.py": HIDDEN})
-    run = classroom(folder, "release", "out", "--hidden", "more")
+    run = classroom(folder, "release", "out", "--hidden", "more", "--seed", "3")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.split() == ["out/student", "out/autograder/01_tiny.zip", "out/autograder/02_small.zip"]
     assert not (folder / "out" / "student" / "more").exists()
@@ -175,6 +175,7 @@ def submit(autograder, files):
         [autograder / "run_autograder"], cwd=autograder, env=env | {"AUTOGRADER": str(autograder)}, capture_output=True
     )
     assert run.returncode == 0
+    assert b"points" not in run.stdout or b"(--seed 3 grades the same again)" in run.stdout
     return json.loads((autograder / "results" / "results.json").read_text())
 
 
