@@ -3,7 +3,6 @@
     python -m minidist hosts 4 --rate 200mbit --ranks-per-host 2 -- python -m minidist.zero3 --steps 20
     python -m minidist hosts 4 --racks 2 --between 50mbit -- python -m minidist.data_parallel
     python -m minidist hosts --compare
-    python -m minidist hosts --overlap
 
 Below the chapter's own table: what each host's interface sent, as the kernel counts it, next to what minidist counted.
 """
@@ -17,7 +16,7 @@ from minidist import UsageError
 from minidist.cli.fields import flag, operand, option, read, whole
 from minidist.cli.options import tool
 from minidist.cli.tables import make_table, mark, number, say, show
-from minidist.hosts import compare, overlap
+from minidist.hosts import compare
 from minidist.hosts.network import Network, Record, account, step_of
 
 
@@ -43,8 +42,7 @@ class HostsOptions:
     racks: int = whole("R", "groups of hosts with a slower link between them", 1)
     between: str = option("50mbit", rate_of_link, "RATE", "of each rack's link to the others")
     delay: str | None = option(None, time_of_packet, "TIME", "of each packet on a host's link (needs netem)")
-    compare: bool = flag("the table of layouts: which parallelism across which link", apart="instead")
-    overlap: bool = flag("how much of the sending is hidden, in seconds", apart="instead")
+    compare: bool = flag("the table of layouts: which parallelism across which link")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,8 +52,6 @@ def main(arguments: Sequence[str]) -> int:
     options = read(tool("hosts", __doc__), HostsOptions, arguments[:cut])
     if options.compare:
         return compare.run()
-    if options.overlap:
-        return overlap.compare()
     if len(options.hosts) != 1 or not options.hosts[0].isdecimal() or not 1 <= int(options.hosts[0]) <= 64:
         raise UsageError("say how many hosts, 1 to 64: python -m minidist hosts 2 -- python -m minidist.zero3")
     if not command:
