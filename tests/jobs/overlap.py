@@ -135,7 +135,8 @@ def compare(how: str, steps: int = 7) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        how, steps, file = sys.argv[1:]
+    how, *more = sys.argv[1:] or [""]
+    if more:
+        steps, file = more
         run(lambda comm, _: be_rank(comm, how, int(steps), file), lambda comm: None)
-    compare(*sys.argv[1:] or [""], **({"steps": 4} if len(sys.argv) > 1 else {}))
+    compare(how, steps=4 if how else 7)
