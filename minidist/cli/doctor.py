@@ -102,6 +102,8 @@ def examine() -> Iterator[Finding]:
         yield job
         if job.verdict == "wrong":
             return
+    if sys.platform == "linux":
+        yield check_hosts()
 
 
 # ---- the checks -----------------------------------------------------------------------------------------------------
@@ -257,6 +259,17 @@ def check_job(mpirun: str, ranks: int) -> Finding:
 
 
 # ---- what the checks are made of ------------------------------------------------------------------------------------
+
+
+def check_hosts() -> Finding:
+    """Can this machine have several hosts, with slow links? Only the command `hosts` needs them."""
+    why = ""
+    for delay, seen in ((("--delay", "1ms"), "several hosts here"), ((), "several hosts here, but no --delay")):
+        status, output = run(sys.executable, "-m", "minidist", "hosts", "1", *delay, "--", "true")
+        if status == 0:
+            return Finding("ok", f"{seen}: {started_as()} hosts" + (f" ({why})" if why else ""))
+        why = last_line(output).replace("minidist: error: ", "").replace("no hosts on this system: ", "")
+    return Finding("none", f"no hosts on this system: {why}")
 
 
 def run(*command: str, **variables: str) -> tuple[int, str]:

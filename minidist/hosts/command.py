@@ -3,7 +3,6 @@
     python -m minidist hosts 4 --rate 200mbit --ranks-per-host 2 -- python -m minidist.zero3 --steps 20
     python -m minidist hosts 4 --racks 2 --between 50mbit -- python -m minidist.data_parallel
     python -m minidist hosts --compare
-    python -m minidist hosts --overlap
 
 Below the chapter's own table: what each host's interface sent, as the kernel counts it, next to what minidist counted.
 """
@@ -14,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist import UsageError
-from minidist.cli.fields import flag, operand, option, read, whole
+from minidist.cli.fields import flag, operand, option, output, read, whole
 from minidist.cli.options import tool
+from minidist.cli.paths import check_writable
 from minidist.cli.tables import make_table, mark, number, say, show
-from minidist.hosts import compare, overlap
+from minidist.hosts import compare
 from minidist.hosts.network import Network, Record, account, step_of
+from minidist.memory.plot import check as check_picture
 
 
 def rate_of_link(text: str) -> str:
@@ -43,8 +44,8 @@ class HostsOptions:
     racks: int = whole("R", "groups of hosts with a slower link between them", 1)
     between: str = option("50mbit", rate_of_link, "RATE", "of each rack's link to the others")
     delay: str | None = option(None, time_of_packet, "TIME", "of each packet on a host's link (needs netem)")
-    compare: bool = flag("the table of layouts: which parallelism across which link", apart="instead")
-    overlap: bool = flag("how much of the sending is hidden, in seconds", apart="instead")
+    compare: bool = flag("the table of layouts: which parallelism across which link")
+    plot: str | None = output("with --compare: draw it: .pdf, .png, .svg")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,10 +53,13 @@ def main(arguments: Sequence[str]) -> int:
     cut = [*arguments, "--"].index("--")
     command = arguments[cut + 1 :]
     options = read(tool("hosts", __doc__), HostsOptions, arguments[:cut])
+    if options.plot is not None:
+        check_picture("--plot", options.plot)
+        check_writable("--plot", options.plot)
+        if not options.compare:
+            raise UsageError("--plot draws what --compare measures: give both")
     if options.compare:
-        return compare.run()
-    if options.overlap:
-        return overlap.compare()
+        return compare.run(options.plot)
     if len(options.hosts) != 1 or not options.hosts[0].isdecimal() or not 1 <= int(options.hosts[0]) <= 64:
         raise UsageError("say how many hosts, 1 to 64: python -m minidist hosts 2 -- python -m minidist.zero3")
     if not command:

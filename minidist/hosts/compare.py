@@ -3,20 +3,22 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from minidist import Stopped
+from minidist.cli.paths import say_written, write_output
 from minidist.cli.progress import StatusLine
-from minidist.cli.tables import make_table, number, say, show
+from minidist.cli.tables import number, print_table, say
 from minidist.hosts.network import Network, across, bits, step_of
+from minidist.memory.plot import format_of, pyplot, saved
 from minidist.mpi import output
 from minidist.system.files import temporary_folder
 
 FOUR, PAIRS = partial(Network, 4), partial(Network, 2, 2)  # hosts with one rank, or two with two
 LAYOUTS = {
     "data parallelism": (FOUR, "data_parallel"),
-    "  while computing": (FOUR, "data_parallel --reduce overlap"),
+    "- while computing": (FOUR, "data_parallel --reduce overlap"),
     "ZeRO-1": (FOUR, "zero1"),
     "ZeRO-2": (FOUR, "zero2"),
     "ZeRO-3": (FOUR, "zero3"),
@@ -32,31 +34,63 @@ LAYOUTS = {
     "3D, tensor axis across hosts": (partial(PAIRS, spread=True), "parallel3d --tp 2 --pp 2"),
 }
 RUN = "--steps 7 --validate 0 --no-prove --precision fp32"  # the first step is left out
-
-
 RATES = ("1gbit", "200mbit", "50mbit")
 
 
-def run(rates: Sequence[str] = RATES) -> int:
-    """Run all layouts at each rate, and print the table."""
-    table = make_table(("layout",), ("KB across", *(f"{rate}: ms, ratio" for rate in rates)), narrow=True)
+def run(picture: str | None) -> int:
+    """Run all layouts at each rate, print the table, and draw it if a file is given."""
+    found: dict[str, list[tuple[float, float]]] = {}  # layout -> at each rate, seconds of a step, and bytes across
     status = StatusLine(shown=True)
     for i, (name, (network, line)) in enumerate(LAYOUTS.items()):
-        cells: list[str] = []
-        nbytes = 0.0
-        for j, rate in enumerate(rates):
-            status.show(f"{rate}: {line}", (i + j / len(rates)) / len(LAYOUTS))
-            took, nbytes = measure(network(rate=rate), line)
-            limit = 8 * nbytes / bits(rate)
-            cells.append(f"{1e3 * took:,.0f} {took / limit:6.2f}" if limit else f"{1e3 * took:,.0f}      -")
-        table.add_row(name, number(round(nbytes / 1e3)), *cells)
+        status.show(f"on hosts: {line}", i / len(LAYOUTS))
+        found[name] = [measure(network(rate=rate), line) for rate in RATES]
     status.close()
-    show("A step of a tiny model on four ranks, on hosts joined by links of each rate", table)
+    print_table("A step of a tiny model on four ranks, on hosts joined by links of a rate", *table_of(found))
     say(
-        "KB across: in a step, over a host's link, in its busier direction, as minidist counts them. ratio: the time of"
-        " a step, as a multiple of what these bytes take at the link's rate."
+        "KB: of a step across a host's link, in its busier direction, as minidist counts them. Below each rate: ms of a"
+        " step, and how many times as long that is as these bytes take at the rate."
     )
+    slow = {name: values[-1][0] for name, values in found.items()}
+    worse, within = slow["tensor"] / slow["data parallelism"], slow["3D, tensor axis within hosts"]
+    say(
+        f"At {RATES[-1]}, tensor parallelism takes {worse:.1f} times as long as data parallelism, and the 3D layout"
+        f" {slow['3D, tensor axis across hosts'] / within:.1f} times as long if its tensor axis crosses hosts."
+    )
+    if picture:
+        write_output(picture, draw(found, format_of(picture)))
+        say_written(plot=picture)
     return 0
+
+
+def table_of(found: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[str, list[str], list[list[str]]]:
+    """The arguments of `print_table`: the first heading, the others, and the rows."""
+    rows = []
+    for name, values in found.items():
+        cells = [
+            f"{1e3 * took:,.0f}  {took * bits(rate) / 8 / n:5.1f}"
+            for rate, (took, n) in zip(RATES, values, strict=True)
+        ]
+        rows.append([name, number(round(values[0][1] / 1e3)), *cells])
+    return "layout", ["KB", *RATES], rows
+
+
+def draw(found: Mapping[str, Sequence[tuple[float, float]]], format: str) -> bytes:
+    """A picture: the time of each layout's step at each rate, over the least time that its bytes take."""
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+    for i, rate in enumerate(RATES):
+        limits = [8 * values[i][1] / bits(rate) for values in found.values()]
+        axes.loglog(limits, [values[i][0] for values in found.values()], "o", label=rate)
+    for (name, values), limit in zip(found.items(), limits, strict=True):
+        axes.annotate(name, (limit, values[-1][0]), (4, 3), textcoords="offset points", fontsize=6)
+    ends = [
+        8 * nbytes / bits(rate) for values in found.values() for rate, (_, nbytes) in zip(RATES, values, strict=True)
+    ]
+    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="the link's limit")
+    axes.set_xlabel("the bytes of a step at the link's rate, in seconds")
+    axes.set_ylabel("a step, in seconds")
+    axes.legend()
+    return saved(figure, format)
 
 
 def measure(network: Network, line: str) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import pytest
 
 from minidist import UsageError
 from minidist.__main__ import main
+from minidist.hosts import compare
 from minidist.hosts.network import Network, Record, account, across, bits, check_programs, step_of
 from minidist.launch import launcher
 
@@ -158,9 +159,14 @@ print("ok")
         ("2 --rate fast -- true", "must be a rate"),
         ("2 --delay long -- true", "must be a time"),
         ("2 --racks 3 -- true", "cannot be in 3 racks"),
+        ("2 --plot a.svg -- true", "give both"),
+        ("--compare --plot a.txt", "ends in .pdf"),
     ],
 )
-def test_what_cannot_work_is_refused_in_a_line(line: str, said: str) -> None:
+def test_what_cannot_work_is_refused_in_a_line(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=said):
         main(["hosts", *line.split()])
 
@@ -220,6 +226,28 @@ def test_bytes_across_a_link_depend_on_where_ranks_are() -> None:
     assert across(Network(2, 2, spread=True), records) == 100 + 10
     assert across(Network(4), records) == 107
     assert across(Network(1, 4), records) == 0
+
+
+def test_the_table_of_layouts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step that takes twice as long as its bytes, and one of tensor parallelism that takes five times that."""
+
+    def measure(network: Network, line: str) -> tuple[float, float]:
+        nbytes = 5e6 if line.startswith("tensor") or network.spread else 1e6
+        return 2 * 8 * nbytes / bits(network.rate), nbytes
+
+    monkeypatch.setattr(compare, "measure", measure)
+    monkeypatch.chdir(tmp_path)
+    assert main(["hosts", "--compare", "--plot", "layouts.svg"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line.split() for line in lines if line.startswith("ZeRO-3"))
+    assert row == ["ZeRO-3", "1,000", "16", "2.0", "80", "2.0", "320", "2.0"]
+    said = " ".join(lines)
+    assert "5.0 times as long as data parallelism" in said
+    assert "5.0 times as long if its tensor axis crosses" in said
+    assert b"<svg" in (tmp_path / "layouts.svg").read_bytes()
 
 
 # ---- nothing is left ------------------------------------------------------------------------------------------------
