@@ -65,6 +65,7 @@ class Engine(Passes):
     """Serial training, the reference for every other engine."""
 
     comm: Any = None  # the ranks that share the batch, if there are others
+    sums_gradients = True  # over the ranks that share the batch; False: these average parameters instead
     holds_a_stage = False  # whether other ranks hold other units
     accumulated: int | None = None  # micro-batches added up here before a gradient is reduced; None: all of a step
     updates_on = "device"  # the memory in which the optimizer works; or "host"

@@ -31,6 +31,8 @@ from minidist.nn.optim import sum_of_squares
 class LocalSGD(DataParallel):
     """Data parallelism whose ranks average their parameters, and only after every H steps."""
 
+    sums_gradients = False
+
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, every: int, lr: float = 1.0, momentum: float = 0.0
     ) -> None:

@@ -27,16 +27,14 @@ model with types, without a backward (`minidist/ty/`).
 Types do not see a wrong factor or order, an off-by-one, a wrong group of the right kind, or what optimizers do.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from minidist import contents, ring
 from minidist.mpi.comm import Comm
-from minidist.nn.tensor import Array, Watcher, watching
+from minidist.nn.tensor import Array, watched
 
 R, I, V, P = "R", "I", "V", "P"  # noqa: E741
 SAME = "="  # the same values on all ranks, and no gradient: tokens. It joins with anything
@@ -91,8 +89,6 @@ WHY = {
     (I, V): "its gradient would be summed over ranks that have different values",
     (P, R): "all ranks have the same values, which the sum would count N times",
     (P, I): "the sum has been made, and would be made again",
-    (V, R): "every rank has all of it",
-    (V, I): "every rank has all of it",
 }
 
 
@@ -103,40 +99,20 @@ def through(forward: str, backward: str, operand: str) -> str:
         raise Mismatch(f"{operand}: no type has {calls}")
     takes, makes = RULES[forward, backward]
     if operand not in takes + SAME:
-        why = WHY.get((takes[0], operand), "a sum is due; g is missing")
+        why = "a sum is due; g is missing" if operand == P else WHY.get((takes[0], operand), "every rank has all of it")
         raise Mismatch(f"{operand} where {takes[0]} is due: {why}")
     return makes
 
 
-@contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, this rank's forward tells a watcher what it does."""
-    token = watching.set(watcher)
-    try:
-        yield
-    finally:
-        watching.reset(token)
-
-
-class Calls:
+class Calls(list[str]):
     """Notes which collectives are called."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
     def collective(self, name: str, comm: object) -> None:
-        self.names.append(name)
+        self.append(name)
 
     def reads(self, parameter: object) -> None: ...
 
     def operation(self, *operation: object) -> None: ...
-
-    def of(self, function: "Side", comm: Comm, x: Array) -> tuple[Array, str]:
-        """function(comm, x), and what it has called."""
-        with watched(self):
-            result = function(comm, x)
-        called, self.names = "+".join(sorted(set(self.names))), []
-        return result, called
 
 
 # ---- Megatron's functions --------------------------------------------------------------------------------------------
@@ -229,9 +205,12 @@ def count(comm: Comm, forward: Side, backward: Side) -> list[tuple[str, str]]:
 
 def derive(comm: Comm, forward: Side, backward: Side) -> tuple[str, str, str, str]:
     """What forward and backward call, and the types of operand and result that the rule gives them."""
-    calls: Any = Calls()
-    y, ahead = calls.of(forward, comm, np.zeros((2 * comm.size, 2 * comm.size)))
-    _, back = calls.of(backward, comm, y)
+    y, called = np.zeros((2 * comm.size, 2 * comm.size)), []
+    for side in (forward, backward):
+        with watched(calls := Calls()):
+            y = side(comm, y)
+        called.append("+".join(sorted(set(calls))))
+    ahead, back = called
     takes, makes = RULES[ahead, back]
     return ahead, back, takes[0], makes
 

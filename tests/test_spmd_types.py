@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import re
 import time
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,7 +48,7 @@ from minidist.ty.report import gathered
 from programs import run_python
 from tables import table
 
-SIDES = {
+SIDES: dict[tuple[str, str], tuple[spmd_types.Side, spmd_types.Side]] = {
     ("", "all-reduce"): (same, reduce),
     ("all-reduce", ""): (reduce, same),
     ("all-reduce", "all-reduce"): (reduce, reduce),
@@ -116,6 +119,58 @@ def test_the_joined_types_are_those_of_gradients() -> None:
         return bool(np.isclose(np.vdot(x, whole), sum(comm.all_gather_object(float(np.vdot(x @ w.T, dy))))))
 
     assert all(run_ranks(holds, 3))
+
+
+def is_right(rules: Any) -> bool:
+    """Whether rules say what the table above says, and what ranks hold of collectives."""
+
+    def answer(rule: Any, *arguments: Any) -> str | None:
+        try:
+            return str(rule(*arguments))
+        except rules.Mismatch:
+            return None
+
+    joined = all(
+        answer(rules.join, [*operands, "="], operation) == result
+        for operands, results in RESULTS.items()
+        for names, result in zip((SUMS, PRODUCTS, ("gelu",)), results, strict=True)
+        for operation in names
+    )
+    linear = all(answer(rules.join, [P], operation) == P for operation in LINEAR)
+    collectives = all(
+        answer(rules.through, *calls, kind) == dict(found).get(kind) if (kind, calls) not in COINCIDE else True
+        for calls, found in counted_rules().items()
+        for kind in "IVP"
+    )
+    return joined and linear and collectives and answer(rules.through, "all-to-all", "", V) is None
+
+
+COINCIDE = {(I, ("all-reduce", "all-reduce"))}  # N times as much, with N times the gradient: true, and of no use
+
+
+@cache
+def counted_rules() -> dict[tuple[str, str], list[tuple[str, str]]]:
+    return run_ranks(lambda comm: {calls: count(comm, *sides) for calls, sides in SIDES.items()}, 2)[0]
+
+
+TEXT = Path(spmd_types.__file__).read_text(encoding="utf-8")
+REFUSALS = [(line, line.replace("raise Mismatch(", "str(")) for line in re.findall(r"^ +raise Mismatch.*$", TEXT, re.M)]
+ENDS = [
+    (line, re.sub(r"[RIV]\),", lambda end: {"R": "I", "I": "V", "V": "R"}[end[0][0]] + "),", line))
+    for line in re.findall(r'^    \(".*"\): \(.*\),', TEXT, re.M)
+]
+TAKEN = [(line, re.sub(r": \((P \+ V|I|V),", ": (R,", line)) for line, _ in ENDS]
+KNOWN = [(f'"{name}"', '"nothing"') for name in (*PRODUCTS, *SUMS, *LINEAR)]
+
+
+@pytest.mark.parametrize(("old", "new"), [*REFUSALS, *ENDS, *TAKEN, *KNOWN])
+def test_a_mutant_of_each_rule_falls(old: str, new: str) -> None:
+    assert is_right(spmd_types)
+    assert old != new
+    mutant = ModuleType("mutant")
+    exec(compile(TEXT.replace(old, new, 1), "mutant", "exec"), mutant.__dict__)
+    with suppress(UnboundLocalError, KeyError):  # a refusal that is left out may leave nothing to return
+        assert not is_right(mutant)
 
 
 @pytest.mark.parametrize("operation", LINEAR)

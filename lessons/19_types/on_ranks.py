@@ -11,7 +11,7 @@ from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 # The chapter's rules take the place of what a student's types_of and first_alarm call.
-given = functions("minidist.spmd_types", ("join", "through"))
+rules = functions("minidist.spmd_types", ("join", "through"))
 WHOLE = ("types_of", "first_alarm")
 
 
@@ -32,7 +32,7 @@ def collective(exercise: ModuleType, forward: str, backward: str, operand: str) 
 
 def ruled(exercise: ModuleType, rule: str, *arguments: Any) -> str:
     try:
-        return str(given[rule](*arguments))
+        return str(rules[rule](*arguments))
     except Exception as mismatch:
         raise exercise.Mismatch(str(mismatch)) from None
 

@@ -7,7 +7,8 @@ that turns the gradient of the output into the gradients of the inputs, and the 
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -34,6 +35,16 @@ class Watcher(Protocol):
 
 
 watching: ContextVar[Watcher | None] = ContextVar("watching", default=None)  # each rank of a process has its own
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Inside, this rank's forward tells a watcher what it does."""
+    token = watching.set(watcher)
+    try:
+        yield
+    finally:
+        watching.reset(token)
 
 
 def begins(collective: str, comm: object) -> None:

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from minidist.layout import Layout
-from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, micro_batches
 from minidist.nn.mixture import EXPERTS
-from minidist.nn.tensor import Parameter, Tensor
+from minidist.nn.tensor import Parameter, Tensor, watched
 from minidist.pp.instructions import ACTIVATION, Receive, Send
-from minidist.spmd_types import SAME, I, P, R, V, watched
-from minidist.ty.watch import Alarm, Watch
+from minidist.spmd_types import SAME, I, P, R, V
+from minidist.ty.watch import Alarm, Types, Watch
 
 PIPELINE = "pipeline"  # along it, ranks have different units: nothing is joined, but some parameters are shared
 
@@ -49,12 +48,29 @@ def key_of(parameter: Parameter) -> tuple[Any, ...]:
     return parameter.name, parameter.spans()
 
 
+def parameter_types(engine: Any, axes: dict[str, frozenset[int]], everyone: dict[int, Held], watch: Watch) -> None:
+    """Each parameter's types. What ranks update apart, and average later (local SGD), is each rank's own: V."""
+    for flat in engine.flats:
+        sums = [set(comm.world_ranks) for comm in (flat.comm, *flat.sum_over.values()) if comm is not None]
+        apart = sums[:1] if not engine.sums_gradients else []
+        for parameter in flat.parameters:
+            key, types = key_of(parameter), watch.parameters.setdefault(id(parameter), {})
+            for axis, ranks in axes.items():
+                holders = {rank for rank in ranks if key in everyone[rank]}
+                own = any(ranks <= each for each in apart)
+                types[axis] = V if own else parameter_type(parameter, axis, ranks, holders, sums, everyone, watch)
+
+
 def parameter_type(
-    parameter: Parameter, flat: Flat, axis: str, ranks: frozenset[int], everyone: dict[int, Held], watch: Watch
+    parameter: Parameter,
+    axis: str,
+    ranks: frozenset[int],
+    holders: set[int],
+    sums: list[set[int]],
+    everyone: dict[int, Held],
+    watch: Watch,
 ) -> str:
     """A parameter's type along an axis, from which ranks hold it and over which its gradient is summed."""
-    holders = {rank for rank in ranks if key_of(parameter) in everyone[rank]}
-    sums = [set(comm.world_ranks) for comm in (flat.comm, *flat.sum_over.values()) if comm is not None]
     if axis == PIPELINE:
         if len(holders) > 1 and not any(holders <= each for each in sums):
             what = f"I, used on {len(holders)} stages: its gradient would stay partial"
@@ -93,7 +109,8 @@ def look(driver: Any, job: Any, comm: Any) -> Watch:
     axes = {axis: frozenset(world[rank] for rank in group) for axis, group in mine.items()}
     watch = Watch({axis: ranks for axis, ranks in axes.items() if axis != PIPELINE})
     watch.place = lambda: engine.device.doing.removeprefix("in ").partition(",")[0]
-    x, y = micro_batches(*job.batch(0), job.settings.accumulate)[0]
+    x, y = job.batch(0)
+    x, y = micro_batches(x, y, job.settings.accumulate)[0]
     engine.training = False
     batch = engine.share_of(x, y, key=(job.settings.seed, 0, 0))
     batch = WatchedBatch(**vars(batch), watch=watch)
@@ -102,12 +119,7 @@ def look(driver: Any, job: Any, comm: Any) -> Watch:
     everyone = dict(zip(world, comm.all_gather_object((tokens, held)), strict=True))
     for axis, ranks in watch.axes.items():
         watch.entering[axis] = SAME if all(everyone[rank][0] == tokens for rank in ranks) else V
-    for flat in engine.flats:
-        for parameter in flat.parameters:
-            of_ranks = {rank: of for rank, (_, of) in everyone.items()}
-            watch.parameters[id(parameter)] = {
-                axis: parameter_type(parameter, flat, axis, ranks, of_ranks, watch) for axis, ranks in axes.items()
-            }
+    parameter_types(engine, axes, {rank: of for rank, (_, of) in everyone.items()}, watch)
     with watched(watch):
         if hasattr(driver, "stage"):
             run_stages(driver, batch, watch)
@@ -122,7 +134,8 @@ def look(driver: Any, job: Any, comm: Any) -> Watch:
 def run_stages(driver: Any, batch: Batch, watch: Watch) -> None:
     """A forward through the stages. The types of what a stage receives come from the stage that sends it."""
     at, links, engine = driver.at, driver.links, driver.engine
-    h, wire, own = batch.tokens, links.comms[ACTIVATION], {}
+    h, wire = batch.tokens, links.comms[ACTIVATION]
+    own: Types = {}
     rows = driver.segments[:1] if at.shape == "cross" else driver.segments
     for chunk, of_chunk in enumerate(rows if at.replica == 0 else ()):
         if not at.is_first(chunk):

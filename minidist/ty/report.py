@@ -7,7 +7,7 @@ from typing import Any
 from minidist.cli.tables import make_table, print_table, show
 from minidist.spmd_types import GRADIENT, SAME
 from minidist.ty.forward import look
-from minidist.ty.watch import Alarm, Seen, Types, Watch
+from minidist.ty.watch import Alarm, Seen, Watch
 
 Row = tuple[str, ...]
 
@@ -40,9 +40,8 @@ def print_types(watch: Watch, engine: Any) -> None:
     if not watch.axes:
         return
     print_table("Types of distribution", "axis", HEADINGS, list(axis_rows(watch)))
-    sums = {" and ".join(sorted(sums_of(flat, watch))) for flat in engine.flats} - {""}
-    if sums:
-        print(f"R: {ORIGIN.get(zero_stage(engine), ORIGIN[0])}; summed over {'; '.join(sorted(sums))}.")
+    for sums in sorted({" and ".join(sorted(sums_of(flat, watch))) for flat in engine.flats} - {""}):
+        print(f"along {sums}: {ORIGIN[zero_stage(engine)]}")
     first = next((seen.place for seen in watch.seen if seen.place.startswith("block")), "")
     if first:
         table = make_table(("operation", "reads"), list(watch.axes))
@@ -53,14 +52,17 @@ def print_types(watch: Watch, engine: Any) -> None:
 
 HEADINGS = ("ranks", "tokens", "parameters", "tensors")
 ORIGIN = {
-    0: "every rank holds these parameters; their gradient, P, is all-reduced",
-    2: "every rank holds these parameters; their gradient, P, is reduce-scattered",
-    3: "from a gather; their gradient, P, is reduce-scattered",
+    -1: "V, each rank's own copy: parameters are averaged, not gradients",
+    0: "R, held by every rank; the gradient, P, is all-reduced",
+    2: "R, held by every rank; the gradient, P, is reduce-scattered",
+    3: "R from a gather; the gradient, P, is reduce-scattered",
 }
 
 
 def zero_stage(engine: Any) -> int:
-    """0, 2 or 3: which of ORIGIN's sentences is true of an engine's parameters."""
+    """Which of ORIGIN's sentences is true of an engine's parameters."""
+    if not engine.sums_gradients:
+        return -1
     kept = {getattr(each, "__name__", "") for each in type(engine).__mro__}
     return 3 if "ZeRO3" in kept else 2 if kept & {"ZeRO1", "ZeRO2"} else 0
 
@@ -90,6 +92,3 @@ def block_rows(block: Iterable[Seen]) -> Iterable[Row]:
 
 def cell(kind: str) -> str:
     return kind if kind == SAME else f"{kind} ({GRADIENT[kind]})"
-
-
-__all__ = ["Types", "block_rows", "check", "report"]

@@ -13,6 +13,7 @@ TINY = "--layers 2 --width 8 --heads 4 --context 8 --batch 8 --warmup 1"
 OWN = {"zero_r": "--tp 2"}  # without which it cannot run
 OTHERS = {  # those that save no checkpoint
     "ring": "--size 1000",
+    "spmd_types": "",
     "mapreduce": "wordcount text --maps 4 --output counts",
     "local_sgd": f"{TINY} --steps 2",
 }
