@@ -145,16 +145,18 @@ class LowRank:
 
     def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
         total, sent = np.zeros((2, x.size), x.dtype)
-        parts = [*zip(flat.views(x), flat.views(total), flat.views(sent), strict=True)]
-        matrices = [(p.name, *map(as_matrix, (of, t, s))) for (p, of), (_, t), (_, s) in parts if self.reduces(p)]
-        others = [(of, t, s) for (p, of), (_, t), (_, s) in parts if not self.reduces(p)]
-        qs = [self.start(name, of) for name, of, _, _ in matrices]
+        matrices, others = list[tuple[str, Array, Array, Array]](), list[tuple[Array, Array, Array]]()
+        for (parameter, of), (_, t), (_, s) in zip(flat.views(x), flat.views(total), flat.views(sent), strict=True):
+            if self.reduces(parameter):
+                matrices.append((parameter.name, *(each.reshape(len(each), -1) for each in (of, t, s))))  # type: ignore[arg-type]
+            else:
+                others.append((of, t, s))
+        left = [of @ self.start(name, of) for name, of, _, _ in matrices]
         with comm.phase("P and vectors"):
-            left = [of @ q for (_, of, _, _), q in zip(matrices, qs, strict=True)]
-            ps = all_reduce_together(comm, [*left, *(of for of, _, _ in others)])
-        for (of, t, s), summed in zip(others, ps[len(matrices) :], strict=True):
-            t[...], s[...] = summed, of
-        ps = [np.linalg.qr(p)[0] for p in ps[: len(matrices)]]
+            summed = all_reduce_together(comm, [*left, *(of for of, _, _ in others)])
+        for (of, t, s), found in zip(others, summed[len(matrices) :], strict=True):
+            t[...], s[...] = found, of
+        ps = [np.linalg.qr(p)[0] for p in summed[: len(matrices)]]
         own = [of.T @ p for (_, of, _, _), p in zip(matrices, ps, strict=True)]
         with comm.phase("Q"):
             qs = all_reduce_together(comm, own)
@@ -173,10 +175,6 @@ class LowRank:
             drawn = np.random.default_rng([self.seed, crc32(name.encode())])
             self.q[name] = drawn.standard_normal((x.shape[1], self.rank)).astype(x.dtype)
         return self.q[name]
-
-
-def as_matrix(array: Array) -> Array:
-    return array.reshape(len(array), -1)
 
 
 def all_reduce_together(comm: Comm, arrays: list[Array]) -> list[Array]:

@@ -25,6 +25,7 @@ import numpy as np
 from minidist import contents, ring
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Block, Unit
+from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
@@ -91,6 +92,7 @@ class Muon(ZeRO1):
         if whole.size:
             [parameter] = flat.parameters
             own = slice(mine.start, min(mine.stop, flat.size))
+            assert isinstance(self.settings.optimizer, AdamW)  # of all other parameters
             lr, decay = self.settings.learning_rate(self.updates), self.settings.optimizer.weight_decay
             take_step(flat.master[: own.stop - own.start], whole[: flat.size].reshape(parameter.shape), own, lr, decay)
 

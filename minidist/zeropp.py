@@ -67,7 +67,7 @@ class ZeROpp(ZeRO3):
         """ranks_per_host: G, consecutive ranks. block: elements that share a scale."""
         super().__init__(units, settings, comm)
         self.block, self.hosts = block, comm.size // ranks_per_host
-        self.host = comm.split(comm.rank // ranks_per_host)  # G ranks
+        self.within = comm.split(comm.rank // ranks_per_host)  # G ranks
         self.across = comm.split(comm.rank % ranks_per_host)  # H ranks, one of each host
         self.second: dict[Flat, Array] = {}
         for flat in self.flats:  # (padded/G,)
@@ -80,7 +80,7 @@ class ZeROpp(ZeRO3):
                 self.gather_quantised(flat, flat.gathered)
             else:
                 with self.comm.phase("all-gather backward"):
-                    ring.all_gather(self.host, self.second[flat], flat.padded, out=flat.gathered)
+                    ring.all_gather(self.within, self.second[flat], flat.padded, out=flat.gathered)
         return flat.gathered
 
     def gather_quantised(self, flat: Flat, out: Array) -> None:
@@ -93,14 +93,14 @@ class ZeROpp(ZeRO3):
             scales = ring.all_gather(self.comm, scales[0], self.comm.size * scales.size)
         shape = self.comm.size, -1
         out[...] = restored(numbers.reshape(shape), scales.reshape(shape), self.block, out.dtype).ravel()
-        self.second[flat][...] = out[ring.chunk(flat.padded, self.host.size, self.host.rank)]
+        self.second[flat][...] = out[ring.chunk(flat.padded, self.within.size, self.within.rank)]
 
     def summed(self, comm: Comm, gradient: Array) -> Array:
         """qgZ: this rank's shard of the sum. Rank (host i, place j) is to have shard i·G + j, so slices are put in
         another order first: for each j of this host, those of the ranks (0, j), (1, j), ... (section 3.3)."""
-        g, c = self.host.size, gradient.size // comm.size
+        g, c = self.within.size, gradient.size // comm.size
         slices = gradient.reshape(self.hosts, g, c).swapaxes(0, 1).reshape(g, -1)  # (G, H·c)
-        here = self.exchanged(self.host, slices, "all-to-all within hosts")
+        here = self.exchanged(self.within, slices, "all-to-all within hosts")
         there = self.exchanged(self.across, here.reshape(self.hosts, c), "all-to-all across hosts")
         return there.astype(gradient.dtype)
 

@@ -2,8 +2,8 @@
 
 `minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in a class of a kind below, which options
 it has, and which engine they ask for; its one value is CHAPTER. All code that runs chapters, or needs something from
-each of them (DeepSpeed's front end, estimates, tests), asks this value: `find("zero3")`. What the paper promises is a value,
-too, PROMISES in `minidist/claims/zero3.py`, which is loaded where it is used.
+each of them (DeepSpeed's front end, estimates, tests), asks this value: `find("zero3")`. What the paper promises is a
+value, too, PROMISES in `minidist/claims/zero3.py`, which is loaded where it is used.
 
 From the command line to the engine an option goes one way. `read` parses, once, into frozen dataclasses: model,
 training, files, and the chapter's own. `layout` says how these lay out the ranks. `command.prepare` checks what all

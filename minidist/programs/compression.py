@@ -151,11 +151,11 @@ class Compressing(Engine):
     def largest(self, flat: Flat, given: list[Array]) -> tuple[Array, list[Array]]:
         k = math.ceil(self.of.density * flat.size)
         sent = [np.where(abs(x) >= np.sort(abs(x))[-k], x, 0) for x in given]
-        return sum(sent), sent
+        return np.sum(sent, axis=0), sent
 
     def low_rank(self, flat: Flat, given: list[Array]) -> tuple[Array, list[Array]]:
         sent = [x.copy() for x in given]
-        for i, (parameter, whole_of) in enumerate(flat.views(sum(given))):
+        for i, (parameter, whole_of) in enumerate(flat.views(np.sum(given, axis=0))):
             x, r = whole_of.reshape(len(whole_of), -1), self.of.rank
             if whole_of.ndim > 1 and r * sum(x.shape) < x.size:
                 start = LowRank(r, self.settings.seed).start(parameter.name, x)
@@ -165,7 +165,7 @@ class Compressing(Engine):
                 for s, g in zip(sent, given, strict=True):
                     of_s, of_g = flat.views(s)[i][1], flat.views(g)[i][1]
                     of_s[...] = (p @ (p.T @ of_g.reshape(x.shape))).reshape(of_s.shape)
-        return sum(sent), sent
+        return np.sum(sent, axis=0), sent
 
 
 def one_value(x: Array) -> Array:

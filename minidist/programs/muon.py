@@ -12,6 +12,7 @@ from minidist.command import Job
 from minidist.engine import Engine
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Block
+from minidist.nn.optim import AdamW
 from minidist.nn.tensor import Array
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
@@ -34,6 +35,7 @@ class SerialMuon(Engine):
         blocks = {parameter for unit in self.units if isinstance(unit, Block) for parameter in unit.parameters}
         adam, lr = self.settings.optimizer, self.settings.learning_rate(self.updates)
         arrays = [flat.views(each) for each in (flat.master, grad, *flat.moments)]
+        assert isinstance(adam, AdamW)
         for (parameter, param), (_, g), (_, m), (_, v) in zip(*arrays, strict=True):
             if parameter in blocks and parameter.decays:
                 m[...] = muon.MOMENTUM * m + g * scale
