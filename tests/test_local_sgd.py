@@ -1,5 +1,6 @@
 """Local SGD: alone, each rank is a serial training on its own rows; together, the ranks are those trainings' mean."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import status_of
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist import UsageError
 from minidist.checkpoints import checkpoint
+from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.local_sgd import LocalSGD
@@ -17,6 +20,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD
+from minidist.programs.chapter import find
 
 PLAIN = replace(
     settings("fp64", "sgd", 1, clip=0.5), optimizer=SGD()
@@ -63,6 +67,66 @@ def test_two_steps_alone_then_together_three_times(n: int, accumulate: int, lr: 
             for rank in ranks:
                 np.testing.assert_allclose(rank[name], theta[name], rtol=1e-9, atol=1e-12)
                 assert np.array_equal(rank[name], ranks[0][name])
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_without_steps_alone_it_is_data_parallelism(n: int) -> None:
+    """With SGD and equal shares: the mean of θ - ηgᵣ is θ less η times the mean gradient."""
+    plain = replace(settings("fp64", "sgd", 1, clip=0.0), optimizer=SGD())
+    local = run_ranks(lambda comm: trained(LocalSGD(model(), plain, comm, 1), 4), n)
+    for ours, theirs in zip(
+        local, run_ranks(lambda comm: trained(DataParallel(model(), plain, comm), 4), n), strict=True
+    ):
+        for name in ours:
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-14)
+
+
+def test_intervals_are_compared_on_the_same_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At each H as often as H fits into the steps; a rank sends 2(N-1)/N of the parameters each time."""
+    report = tmp_path / "sweep.json"
+    line = f"local_sgd --sweep --steps 20 --layers 1 --width 8 --heads 2 --context 8 --validate 1 --json {report}"
+    assert status_of(line, 2) == 0
+    found = json.loads(report.read_text())
+    assert {every: sent / found["sent"]["50"] for every, sent in found["sent"].items()} == {
+        "1": 20, "2": 10, "5": 4, "10": 2, "50": 1
+    }  # fmt: skip
+    assert len({*found["loss"].values()}) == 5
+    assert "500 times fewer averagings are 250 times fewer bytes" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--sweep --save new", "--sweep trains five times: leave out --save"),
+        ("--sweep --validate 0", "--sweep compares losses after training"),
+        ("--save new --steps 15", "--save with --steps 15: between two averagings each rank has its own parameters"),
+        ("--save new --steps 20 --save-every 4", "--save with --save-every 4: between two averagings"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find("local_sgd").job(line.split(), 2)
+
+
+def test_each_rank_resumes_with_its_own_moments(tmp_path: Path) -> None:
+    """To the last bit, after an averaging; on another number of ranks a line says what it takes."""
+    adam = settings("fp64", "adamw", 1, clip=0.5)
+    about = {"layout": {"chapter": "local_sgd", "ranks": 2}, "identity": {}, "text": {}}
+
+    def be_rank(comm: Comm) -> list[bool]:
+        engine, resumed = (LocalSGD(model(), adam, comm, 2) for _ in range(2))
+        trained(engine, 4)
+        checkpoint.save(str(tmp_path), engine, comm, about)
+        checkpoint.load(str(tmp_path), resumed)
+        found = [trained(each, 4) for each in (engine, resumed)]
+        return [np.array_equal(array, found[1][name]) for name, array in found[0].items()]
+
+    def another(comm: Comm) -> None:
+        with pytest.raises(UsageError, match="was saved on 2 ranks, of which each has moment1 and moment2 of its own"):
+            checkpoint.load(str(tmp_path), LocalSGD(model(), adam, comm, 2))
+
+    assert all(map(all, run_ranks(be_rank, 2)))
+    run_ranks(another, 3)
 
 
 def test_the_outer_optimizer_is_saved_and_resumed_by_name(tmp_path: Path) -> None:
