@@ -62,8 +62,8 @@ def print_comparison(job: Job, losses: dict[int, float], sent: dict[int, int]) -
     show(f"{job.training.steps} steps on the same tokens", table)
     wide = 8 if job.training.precision == "fp64" else 4
     say(
-        f"DiLoCo's 500 times counts averagings, of {wide} bytes a parameter here. Data parallelism can send gradients of"
-        f" 2 bytes: next to that, 500 times fewer averagings are {500 * 2 // wide} times fewer bytes."
+        f"DiLoCo's 500 times counts averagings, of {wide} bytes a parameter here. Data parallelism can send gradients"
+        f" of 2 bytes: next to that, 500 times fewer averagings are {500 * 2 // wide} times fewer bytes."
     )
 
 
