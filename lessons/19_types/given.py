@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from minidist.exchange.one_process import run_ranks
-from minidist.programs.chapter import find
+from minidist.programs import spmd_types as program
 from minidist.spmd_types import MEGATRON, derive, draw, reduce
-from minidist.ty.forward import look
 
 Array = np.ndarray
 Line = tuple[str, str | tuple[str, str], Sequence[str]]
 ASKED = ("join", "collective", "types_of", "first_alarm")
 F, G = ("", "all-reduce"), ("all-reduce", "")
+block_types = program.block_types  # the operations of a block of tensor parallelism, and types
 FUNCTIONS = [name for name in MEGATRON if not name.startswith("…")]
 
 
@@ -50,19 +50,6 @@ def run_function(
 def calls(name: str) -> tuple[str, str]:
     """What the forward and the backward of Megatron's function call."""
     return run_ranks(lambda comm: derive(comm, *MEGATRON[name])[:2], 2)[0]
-
-
-def block_of(options: str, n: int = 2) -> list[tuple[str, str]]:
-    """The operations of a block of the chapter tensor_parallel on n ranks, with the type of each result."""
-    chapter = find("tensor_parallel")
-
-    def on_rank(comm: Any) -> list[tuple[str, str]]:
-        line = f"--layers 1 --width 16 --context 8 --batch 2 --no-prove {options}"
-        job = chapter.job(line.split(), n)
-        watch = look(chapter.make(job, comm), job, comm)
-        return [(seen.operation, seen.types["tensor"]) for seen in watch.seen if seen.place == "block0"]
-
-    return run_ranks(on_rank, n)[0]
 
 
 # ---- a block as a program, and six mistakes in it --------------------------------------------------------------------

@@ -161,7 +161,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 def check_join(submission: Submission, kinds: str) -> None:
-    """All pairs, and some threes. kinds: of which one is among the operands."""
+    """All pairs and threes: with a P among the operands, or without any."""
     operands = [*itertools.product(KINDS, repeat=2), *itertools.product(KINDS, repeat=3)]
     chosen = [each for each in operands if ("P" in each) == ("P" in kinds)]
     submission.random.shuffle(chosen)

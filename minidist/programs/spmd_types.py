@@ -9,10 +9,12 @@ from minidist.cli.fields import flag, option, output, parse, ranks_option
 from minidist.cli.options import timeout
 from minidist.cli.paths import check_writable, write_json
 from minidist.cli.tables import make_table, mark, say, show
+from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
 from minidist.programs.chapter import Program, find
 from minidist.spmd_types import MEGATRON, count, derive
+from minidist.ty.forward import look
 
 OTHER = {  # what the table of spmd_types' documentation says of two functions, at commit 2457b2b8 of its repository
     "scatter_to_tensor_model_parallel_region": ("P", "V"),
@@ -77,6 +79,18 @@ def show_block(comm: Comm, sequence: bool, quiet: bool) -> int:
     line = f"--layers 1 --heads {n} --width {8 * n} --context {4 * n}" + " --sequence-parallel" * sequence
     job = chapter.job([*line.split(), "--types", *["--json", "-"] * quiet], n)
     return int(chapter.begin(comm, job))
+
+
+def block_types(options: str, ranks: int = 2) -> list[tuple[str, str]]:
+    """The operations of a block of the chapter tensor_parallel on ranks of this process, with each result's type."""
+    chapter = find("tensor_parallel")
+
+    def on_rank(comm: Any) -> list[tuple[str, str]]:
+        job = chapter.job(f"--layers 1 --width 16 --context 8 --batch 2 --no-prove {options}".split(), ranks)
+        seen = look(chapter.make(job, comm), job, comm).seen
+        return [(each.operation, each.types["tensor"]) for each in seen if each.place == "block0"]
+
+    return run_ranks(on_rank, ranks)[0]
 
 
 CHAPTER = TypesChapter()

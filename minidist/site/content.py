@@ -13,6 +13,7 @@ from minidist.claims.papers import KINDS, Recounted, library, outcomes
 from minidist.contents import CHAPTERS
 from minidist.papers.figure import Evidence
 from minidist.site import annotate, changes, compute, forms, traces
+from minidist.site.views import types
 from minidist.site.views.collectives import draw_steps, name_colors
 
 PACKAGE = Path(minidist.__file__).parent
@@ -91,6 +92,8 @@ def chapter(name: str, ran: str, computing: Sequence[forms.Page]) -> str:
     parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name), play]
     if ran:
         parts += ["## A run", ran]
+    if name == "spmd_types":
+        parts += ["## A block, with types", raw(types.draw_blocks())]
     told = f"`minidist/{name}.py`, with its notes next to what they are about."
     parts += ["## The code", told, raw(annotate.as_html(pieces))]
     if found := changes.changes(name):
