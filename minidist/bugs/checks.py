@@ -275,7 +275,7 @@ def costs(bug: Bug) -> dict[str, Cost]:
     """What each check costs: the runs that it needs."""
     runs, found = {**healthy(bug), **broken(bug)}, {}
     for check in CHECKS:
-        of = [runs.get(name, {}).get("cost") for name in (check.run, check.truth) if name]
+        of: list[Any] = [runs.get(name, {}).get("cost") for name in (check.run, check.truth) if name]
         if all(of):  # it was asked, and no run failed
             parts = [Cost(*each[check.steps]) for each in of]
             parts += [Cost(*of[0]["to collect"])] if check.short == "grad" else []
