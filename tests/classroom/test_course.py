@@ -22,6 +22,7 @@ from minidist.classroom.course import gradebook, handed_in, sheets
 from minidist.classroom.course.similar import similar
 from minidist.classroom.grading import copies
 from minidist.classroom.grading.grade import Grade, Part
+from minidist.classroom.grading.likeness import Forms
 
 NOON = datetime(2026, 11, 30, 12).timestamp()
 
@@ -168,7 +169,7 @@ def disguised(text: str) -> str:
 def test_who_wrote_alone_is_like_nobody_and_a_disguise_is_like_its_source(number: str) -> None:
     """In each lesson, right answers in different styles; among them a copy, with other names and in another order."""
     texts = {"answer": ANSWERS[number], **{name: base.text() for name, base in BASES[number].items()}}
-    kept = {}
+    kept: dict[str, Forms] = {}
     for name, text in texts.items():  # those that were written independently
         forms = forms_of(text)
         if all((forms & other).total() < 0.8 * min(forms.total(), other.total()) for other in kept.values()):

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import platform
+import resource
 import select
 import signal
 import socket
@@ -63,6 +64,8 @@ def ways() -> dict[str, Callable[[], object]]:
         "another's priority": lambda: os.getpriority(os.PRIO_PROCESS, os.getppid()),
         "another's group": lambda: os.getpgid(os.getppid()),
         "another's processors": lambda: os.sched_getaffinity(os.getppid()),
+        "another's limits": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE),
+        "another's policy": lambda: os.sched_getscheduler(os.getppid()),
         "another's memory": lambda: called("ptrace", 16, os.getppid(), 0, 0),
         "memory without an owner": lambda: os.memfd_create("room"),
         "shared memory without a file": lambda: mmap.mmap(-1, 4096),
