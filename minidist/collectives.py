@@ -31,7 +31,7 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     they differ is in steps, in bytes across hosts, and in the order of sums. short=0: on one host always the ring's.
     """
     n, even = comm.size, x.size % comm.size == 0
-    halves = even and x.nbytes <= short and n & (n - 1) == 0
+    halves = even and x.nbytes <= short and n & (n - 1) == 0 and n > 2  # two ranks send the same in both
     way = hierarchical_all_reduce if even and comm.evenly_spread else halving_doubling_all_reduce if halves else None
     return (way or ring.all_reduce)(comm, x, out, op)
 
