@@ -107,9 +107,8 @@ def halving_doubling_all_reduce(comm: Comm, x: Array, out: Array | None = None, 
     place, members = _fold(comm, total, op)
     if place is not None:
         exchanges = [(members[at], total[give], total[keep]) for at, give, keep in _halves(x.size, len(members), place)]
-        incoming = np.empty_like(x[: -(-x.size // 2)])
         for partner, giving, keeping in exchanges:
-            arrived = incoming[: keeping.size]
+            arrived = np.empty_like(keeping)
             comm.sendrecv(giving, partner, arrived, partner)
             op(keeping, arrived, out=keeping)
         for partner, given, kept in reversed(exchanges):
