@@ -32,7 +32,7 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     they differ is in steps, in bytes across hosts, and in the order of sums. short=0: on one host always the ring's.
     """
     n, even = comm.size, x.size % comm.size == 0
-    halves = even and x.nbytes <= short and n & (n - 1) == 0
+    halves = even and x.nbytes <= short and n & (n - 1) == 0 and n > 2  # two ranks send the same in both
     way = hierarchical_all_reduce if even and comm.evenly_spread else halving_doubling_all_reduce if halves else None
     if way:
         begins("all-reduce", comm)
@@ -110,9 +110,8 @@ def halving_doubling_all_reduce(comm: Comm, x: Array, out: Array | None = None, 
     place, members = _fold(comm, total, op)
     if place is not None:
         exchanges = [(members[at], total[give], total[keep]) for at, give, keep in _halves(x.size, len(members), place)]
-        incoming = np.empty_like(x[: max((keeping.size for *_, keeping in exchanges), default=0)])
         for partner, giving, keeping in exchanges:
-            arrived = incoming[: keeping.size]
+            arrived = np.empty_like(keeping)
             comm.sendrecv(giving, partner, arrived, partner)
             op(keeping, arrived, out=keeping)
         for partner, given, kept in reversed(exchanges):

@@ -143,6 +143,7 @@ WAYS = {
         (collectives.SHORT + 32, 8, 2, "hosts"),
         (collectives.SHORT + 32, 8, 1, "ring"),
         (96, 6, 6, "ring"),  # 6 is no power of two
+        (96, 2, 2, "ring"),
         (96, 6, 2, "hosts"),
     ],
 )
