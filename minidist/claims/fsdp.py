@@ -77,7 +77,7 @@ def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
     arriving = [arriving_bytes(run, rank, of) for rank, of in enumerate(blocks or [Blocks()] * run.ranks)]
     name, letters = ("shards and blocks", " + blocks") if blocks else ("shards to be summed", "")
     return [
-        on_each_rank("FSDP §3.4", "gathered at a time", formula, whole[0], run.memory_of("gathered"), "bytes"),
+        on_each_rank("FSDP §3.4", "peak gathered", formula, whole[0], run.memory_of("gathered"), "bytes"),
         on_each_rank("FSDP §3.3.4", "whole gradients", held, whole[1], run.memory_of("bucket"), "bytes"),
         on_each_rank("in addition", name, f"{g}·max ψ(F-1)/F{letters}", arriving, run.memory_of("messages"), "bytes"),
     ]
