@@ -6,6 +6,7 @@ them) cannot be imported here, because they are the answer.
 
 dy, dx, dw ... are gradients: the derivative of the loss with respect to each number of y, x, w, in an array of the same
 shape. The functions return new arrays, and do not change their arguments: other steps need them, too.
+Arrays may be large, such as (200, 300): moving one number after the other takes too long.
 """
 
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ from minidist.classroom.grading.diagnose import (
     in_a_sum,
 )
 from minidist.classroom.grading.meaning import check_heard, check_meaning, check_timing, working
-from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, large, on, part, ranks
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -48,7 +48,6 @@ HELD = 3  # chunks that all_reduce may hold besides x and its result
 IN_TRANSIT = 2  # chunks that the wire holds: one on its way out, one on its way in
 SLACK = 1 << 14  # bytes of Python objects
 BUSIEST = 1.5  # times the average of all ranks: what a rank may send, or receive, at most
-LARGEST = 40_000  # elements
 OTHERS = [(4, 13), (4, 7), (4, 3), (4, 1), (4, 0), (3, 12), (3, 7), (2, 5), (1, 5), (1, 0)]  # (N, size); N = 1 last
 
 
@@ -157,11 +156,6 @@ def is_right(case: Case, outcomes: Sequence[Outcome]) -> bool:
 
 
 # ---- what parts ask for ----------------------------------------------------------------------------------------------
-
-
-def large(submission: Submission, multiple_of: int = 1, least: int = 1_000, most: int = LARGEST) -> int:
-    """A size that no program knows: small ones are as likely as large ones, and cheaper."""
-    return int(np.exp(submission.random.uniform(*np.log((least, most))))) // multiple_of * multiple_of
 
 
 def check_as_right(plain: Case, before: Sequence[Outcome], other: Case, outcomes: Sequence[Outcome]) -> None:

@@ -26,7 +26,7 @@ from minidist.classroom.grading.checks import (
     same,
     shape,
 )
-from minidist.classroom.grading.parts import ask, by_case, on, part, ranks
+from minidist.classroom.grading.parts import ask, by_case, large, on, part, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -54,6 +54,7 @@ def cut_case(submission: Submission, sections: list[int], t: int) -> Case:
 @pytest.mark.points(1, "column_part: a rank's columns of one matrix")
 def test_column_part(submission: Submission) -> None:
     cases = [cut_case(submission, [size], t) for size, t in ((8, 4), (6, 2), (5, 1), (12, 3))]
+    cases.append(cut_case(submission, [large(submission, 2, most=10_000)], 2))
     for each, [outcome] in by_case(submission, "cut", cases, ["column_part"]):
         w, t = each.inputs[0], each.arguments["t"]
         for rank, expected in enumerate(blocks(w, t, 1)):
@@ -97,17 +98,17 @@ class Layer(Case):
 B, T = 2, 3
 
 
-def column(submission: Submission, t: int, function: str) -> Layer:
+def column(submission: Submission, t: int, function: str, length: int = T) -> Layer:
     random = submission.random.standard_normal
-    x, w, bias, dy = random((B, T, 4)), random((4, 2 * t)), random(2 * t), random((B, T, 2 * t))
+    x, w, bias, dy = random((B, length, 4)), random((4, 2 * t)), random(2 * t), random((B, length, 2 * t))
     cuts = zip(blocks(w, t, 1), blocks(bias, t, 0), blocks(dy, t, 2), strict=True)
     inputs = [[x, of_w, of_bias] if "forward" in function else [x, of_w, of_dy] for of_w, of_bias, of_dy in cuts]
     return Layer(t, f"{function}, {ranks(t)}", inputs, {"function": function}, x=x, w=w, bias=bias, dy=dy)
 
 
-def row(submission: Submission, t: int, function: str, bias: bool = True) -> Layer:
+def row(submission: Submission, t: int, function: str, length: int = T, bias: bool = True) -> Layer:
     random = submission.random.standard_normal
-    x, w, b, dy = random((B, T, 2 * t)), random((2 * t, 4)), random(4) * bias, random((B, T, 4))
+    x, w, b, dy = random((B, length, 2 * t)), random((2 * t, 4)), random(4) * bias, random((B, length, 4))
     cuts = zip(blocks(x, t, 2), blocks(w, t, 0), strict=True)
     inputs = [[of_x, of_w, b if "forward" in function else dy] for of_x, of_w in cuts]
     without = "" if bias else ", a bias of zeros"
@@ -115,15 +116,23 @@ def row(submission: Submission, t: int, function: str, bias: bool = True) -> Lay
 
 
 def slope_by(each: Layer, which: str) -> Array:
-    """What one process finds for dx, dw or dbias, by trial."""
+    """What one process finds for dx, dw or dbias: by trial, if that does not take too long."""
+    if each.x.shape[1] > T:
+        sums = {
+            "x": ("bto,io->bti", each.dy, each.w),
+            "w": ("bti,bto->io", each.x, each.dy),
+            "bias": ("bto->o", each.dy),
+        }
+        return np.asarray(np.einsum(*sums[which]))
     return differences(lambda: float((each.dy * (each.x @ each.w + each.bias)).sum()), getattr(each, which))
 
 
 def check_layer(
     submission: Submission, make: Callable[..., Layer], function: str, check: Callable[..., None], **how: Any
 ) -> None:
-    """A function on one rank, on two and on four."""
+    """A function on one rank, on two and on four, and on many positions."""
     cases = [make(submission, t, function, **how) for t in (1, 2, 4)]
+    cases.append(make(submission, 2, function, length=large(submission, least=500, most=5_000), **how))
     for each, outcomes in zip(cases, submission.run(function.partition("_")[2], cases, [function]), strict=True):
         check(each, outcomes)
 
@@ -362,7 +371,11 @@ def vocabulary(submission: Submission, t: int, shift: float = 0.0, n: int = 12, 
 
 @pytest.mark.points(2, "loss_forward: the loss, and a part of the softmax")
 def test_loss_forward(submission: Submission) -> None:
-    for each, outcomes in by_case(submission, "loss", [vocabulary(submission, t) for t in (1, 2, 4)], ["loss_forward"]):
+    cases = [
+        *(vocabulary(submission, t) for t in (1, 2, 4)),
+        vocabulary(submission, 2, n=large(submission, most=10_000)),
+    ]
+    for each, outcomes in by_case(submission, "loss", cases, ["loss_forward"]):
         check_loss(each, outcomes)
 
 
@@ -416,13 +429,17 @@ def test_loss_wire(submission: Submission) -> None:
 @pytest.mark.points(1, "loss_backward: the slope by its own logits")
 def test_loss_backward(submission: Submission) -> None:
     cases = []
-    for t in (1, 2, 4):
-        each = vocabulary(submission, t)
+    for t, n in ((1, 12), (2, 12), (4, 12), (2, large(submission, most=10_000))):
+        each = vocabulary(submission, t, n=n)
         parts = [[part, each.targets] for part in blocks(softmax(each.logits), t, 1)]
         label = f"loss_backward, {ranks(t)}, V = {3 * t}"
         cases.append(Vocabulary(t, label, parts, logits=each.logits, targets=each.targets))
     for made, outcomes in by_case(submission, "slope", cases, ["loss_backward"]):
-        whole = differences(lambda of=made: loss_of(of.logits, of.targets), made.logits)
+        whole, n = softmax(made.logits) / len(made.targets), len(made.targets)
+        if n > 12:
+            whole[np.arange(n), made.targets] -= 1 / n
+        else:  # by trial
+            whole = differences(lambda of=made: loss_of(of.logits, of.targets), made.logits)
         for rank, outcome in enumerate(outcomes):
             expected = blocks(whole, made.n, 1)[rank]
             mistakes = {"Divide by the number of positions: the loss is a mean.": expected * len(made.targets)}
@@ -438,8 +455,8 @@ def test_loss_backward(submission: Submission) -> None:
 @pytest.mark.points(1, "scatter_sum: its positions of the sum, half an all-reduce")
 def test_scatter_sum(submission: Submission) -> None:
     cases = []
-    for t in (1, 2, 4):
-        inputs = [submission.random.standard_normal((3, 2 * t, 5)) for _ in range(t)]
+    for t, length in ((1, 2), (2, 4), (4, 8), (2, large(submission, 2, 100, 2_000))):
+        inputs = [submission.random.standard_normal((3, length, 5)) for _ in range(t)]
         cases.append(Case(t, f"scatter_sum, {ranks(t)}", inputs, {"function": "scatter_sum"}))
     for each, outcomes in by_case(submission, "positions", cases, ["scatter_sum"]):
         total = sum(each.inputs)
@@ -457,8 +474,8 @@ def test_scatter_sum(submission: Submission) -> None:
 @pytest.mark.points(1, "gather_whole: all positions in their places")
 def test_gather_whole(submission: Submission) -> None:
     cases, wholes = [], []
-    for t in (1, 2, 4):
-        wholes.append(submission.random.standard_normal((3, 2 * t, 5)))
+    for t, length in ((1, 2), (2, 4), (4, 8), (2, large(submission, 2, 200, 2_000))):
+        wholes.append(submission.random.standard_normal((3, length, 5)))
         cases.append(Case(t, f"gather_whole, {ranks(t)}", blocks(wholes[-1], t, 1), {"function": "gather_whole"}))
     runs = submission.run("positions", cases, ["gather_whole"])
     for each, expected, outcomes in zip(cases, wholes, runs, strict=True):

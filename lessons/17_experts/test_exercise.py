@@ -26,7 +26,7 @@ from minidist.classroom.grading.checks import (
     shape,
 )
 from minidist.classroom.grading.meaning import check_meaning, check_worked
-from minidist.classroom.grading.parts import by_case, on, ranks
+from minidist.classroom.grading.parts import by_case, large, on, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -178,6 +178,11 @@ def draw_rows(submission: Submission, k: int, n: int, rows: int, dropped: int) -
 ROWS = [(1, 5, 8, 0), (2, 4, 9, 2), (3, 3, 12, 1), (2, 6, 10, 5)]  # k, n, rows, dropped
 
 
+def width_of(submission: Submission, rows: int) -> int:
+    """Of rows: three numbers, but of the last ones of ROWS as many as are drawn."""
+    return 3 if rows != ROWS[-1][2] else large(submission, most=4_000)
+
+
 def label(function: str, k: int, n: int, rows: int, dropped: int) -> str:
     return f"{function}, {n} tokens, k = {k}, {rows} rows, {dropped} choices dropped"
 
@@ -187,7 +192,7 @@ def test_copy_rows(submission: Submission) -> None:
     drawn = [draw_rows(submission, *of) for of in ROWS]
     cases = []
     for of, (k, n, rows, dropped) in zip(drawn, ROWS, strict=True):
-        x = submission.random.standard_normal((n, 3))
+        x = submission.random.standard_normal((n, width_of(submission, rows)))
         cases.append(Case(1, label("copy_rows", k, n, rows, dropped), [[x, of.slot]]))
     for (each, [outcome]), of, (k, n, *_) in zip(call(submission, "copy_rows", cases), drawn, ROWS, strict=True):
         x, slot = each.inputs[0]
@@ -208,13 +213,13 @@ def test_copy_rows_backward(submission: Submission) -> None:
     drawn = [draw_rows(submission, *of) for of in ROWS]
     cases = []
     for of, (k, n, rows, dropped) in zip(drawn, ROWS, strict=True):
-        drows = submission.random.standard_normal((rows, 3))
+        drows = submission.random.standard_normal((rows, width_of(submission, rows)))
         cases.append(Case(1, label("copy_rows_backward", k, n, rows, dropped), [[drows, of.slot, n]]))
     for (each, [outcome]), of in zip(call(submission, "copy_rows_backward", cases), drawn, strict=True):
         drows, slot, n = each.inputs[0]
-        x, of_rows = submission.random.standard_normal((n, 3)), of.shared(n).T
-        expected = differences(lambda rows=of_rows, x=x, dy=drows: float((dy * (rows @ x)).sum()), x)
-        last, empty = np.zeros((n, 3)), expected.copy()
+        of_rows = of.shared(n).T
+        expected = of_rows.T @ drows
+        last, empty = np.zeros_like(expected), expected.copy()
         for _, t, row in sorted(of.held, key=lambda each: each[2]):
             last[t] = drows[row]
         empty[-1] += drows[slot < 0].sum(axis=0)
@@ -263,7 +268,8 @@ def sum_cases(submission: Submission, function: str) -> list[Sum]:
     cases = []
     for k, n, rows, dropped in ROWS:
         drawn = draw_rows(submission, k, n, rows, dropped)
-        filled, dy = submission.random.standard_normal((rows, 3)), submission.random.standard_normal((n, 3))
+        width = width_of(submission, rows)
+        filled, dy = submission.random.standard_normal((rows, width)), submission.random.standard_normal((n, width))
         gates = submission.random.uniform(0.1, 0.9, (k, n))
         inputs = [filled, gates, drawn.place] if function == "add_rows" else [dy, filled, gates, drawn.place]
         cases.append(Sum(1, label(function, k, n, rows, dropped), [inputs], rows=drawn))
@@ -293,9 +299,9 @@ def backwards(submission: Submission) -> list[tuple[Sum, list[Any]]]:
 @pytest.mark.points(1, "add_rows_backward: the rows' gradient")
 def test_add_rows_backward(submission: Submission) -> None:
     for each, (drows, _) in backwards(submission):
-        dy, rows, _, _ = each.inputs[0]
+        dy, *_ = each.inputs[0]
         weights = each.weights()
-        expected = differences(lambda of=weights, rows=rows, dy=dy: float((dy * (of @ rows)).sum()), rows)
+        expected = weights.T @ dy
         check_array(each, drows, "drows", expected, {said: of.T @ dy for said, of in each.slips().items()})
 
 
@@ -407,6 +413,10 @@ class Way(Case):
 
     counts: Array = field(kw_only=True)
 
+    @property
+    def width(self) -> int:
+        return int(self.inputs[0][0].shape[1])
+
     def arriving(self, rank: int) -> list[tuple[int, int]]:
         """Of each row that arrives on a rank, in order: where it comes from, and its number there."""
         starts, experts = np.cumsum(self.counts, axis=1) - self.counts, self.counts.shape[1]
@@ -422,7 +432,9 @@ class Way(Case):
         return self.counts[:, chunk(self.counts.shape[1], self.n, rank)].copy()
 
 
-def way(submission: Submission, function: str, n: int, experts: int, least: int = 0, dtype: str = "float64") -> Way:
+def way(
+    submission: Submission, function: str, n: int, experts: int, least: int = 0, dtype: str = "float64", width: int = 3
+) -> Way:
     """Drawn rows; of dispatch's case those of each rank, of combine's those of its experts."""
     counts = submission.random.integers(least, 4, (n, experts))
     while least and len({row.tobytes() for row in counts}) < n:  # no two messages alike
@@ -432,7 +444,7 @@ def way(submission: Submission, function: str, n: int, experts: int, least: int 
     inputs: list[list[Array]] = []
     for rank in range(n):
         size = counts[rank].sum() if function == "dispatch" else len(made.arriving(rank))
-        rows = submission.random.standard_normal((int(size), 3)).astype(dtype)
+        rows = submission.random.standard_normal((int(size), width)).astype(dtype)
         inputs.append([rows, counts[rank]] if function == "dispatch" else [rows, made.coming(rank), counts[rank]])
     made.inputs = inputs
     return made
@@ -456,8 +468,8 @@ def check_dispatch(each: Way, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         arrived, coming = pair(each, outcome, "arrived and coming")
         order, wanted = each.arriving(rank), each.coming(rank)
-        expected = np.array([each.inputs[source][0][number] for source, number in order]).reshape(-1, 3)
-        by_rank = np.array([each.inputs[source][0][number] for source, number in sorted(order)]).reshape(-1, 3)
+        expected = np.array([each.inputs[source][0][number] for source, number in order]).reshape(-1, each.width)
+        by_rank = np.array([each.inputs[source][0][number] for source, number in sorted(order)]).reshape(-1, each.width)
         mistakes = {"They are sorted by rank: as they arrive. Sort them by expert.": by_rank}
         mistakes |= in_another_order(arrived, expected)
         check_array(each, arrived, f"arrived on rank {rank}", expected, mistakes)
@@ -473,7 +485,7 @@ def check_combine(each: Way, outcomes: Sequence[Outcome]) -> None:
     }
     for rank, outcome in enumerate(outcomes):
         size = int(each.counts[rank].sum())
-        expected = np.array([results[rank, number] for number in range(size)]).reshape(-1, 3)
+        expected = np.array([results[rank, number] for number in range(size)]).reshape(-1, each.width)
         mistakes = in_another_order(outcome.value["returned"], expected)
         check_array(each, outcome.value["returned"], f"rank {rank}'s rows", expected, mistakes)
         check_dtype(each, outcome.value["returned"], f"rank {rank}'s rows")
@@ -482,6 +494,7 @@ def check_combine(each: Way, outcomes: Sequence[Outcome]) -> None:
 @pytest.mark.points(2, "dispatch: all ranks' rows, sorted by expert")
 def test_dispatch(submission: Submission) -> None:
     cases = [way(submission, "dispatch", *of) for of in WAYS] + [way(submission, "dispatch", 2, 4, dtype="float32")]
+    cases.append(way(submission, "dispatch", 2, 4, width=large(submission, most=10_000)))
     for each, (_, outcomes) in zip(cases, call(submission, "dispatch", cases), strict=True):
         check_dispatch(each, outcomes)
 
@@ -489,6 +502,7 @@ def test_dispatch(submission: Submission) -> None:
 @pytest.mark.points(1, "combine: the way back")
 def test_combine(submission: Submission) -> None:
     cases = [way(submission, "combine", *of) for of in WAYS] + [way(submission, "combine", 2, 4, dtype="float32")]
+    cases.append(way(submission, "combine", 2, 4, width=large(submission, most=10_000)))
     for each, (_, outcomes) in zip(cases, call(submission, "combine", cases), strict=True):
         check_combine(each, outcomes)
 

@@ -12,6 +12,7 @@ Where several parts differ only in what they hand to a check, each is a line:
     test_norm = part(2, "the norm of all ranks' numbers", check_norm, "norm_of")
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ import pytest
 from minidist.classroom.grading.submission import Case, Outcome, Submission
 
 C = TypeVar("C", bound=Case)
+LARGEST = 40_000  # elements
 
 
 def part(points: float, asks: str, check: Callable[..., None], *arguments: Any, **more: Any) -> Callable[..., None]:
@@ -30,6 +32,13 @@ def part(points: float, asks: str, check: Callable[..., None], *arguments: Any, 
         check(submission, *arguments, **more)
 
     return graded
+
+
+def large(submission: Submission, multiple_of: int = 1, least: int = 1_000, most: int = LARGEST) -> int:
+    """A size that no program knows, for what is right for a few elements: small ones are as likely as large ones, and
+    cheaper."""
+    drawn = int(math.exp(submission.random.uniform(math.log(least), math.log(most))))
+    return drawn // multiple_of * multiple_of
 
 
 def ask(submission: Submission, target: str, function: str, given: Any, label: str = "", /, **arguments: Any) -> Any:
