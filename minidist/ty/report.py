@@ -30,7 +30,9 @@ def report(driver: Any, job: Any, comm: Any) -> int:
         print_types(watch, driver.engine)
         for alarm in alarms:
             print(f"type error      {alarm}")
-        axes = " x ".join(f"{axis} {len(ranks)}" for axis, ranks in watch.axes.items()) or "one rank"
+        axes = " x ".join(f"{axis} {len(ranks)}" for axis, ranks in watch.axes.items()) or f"{comm.size} rank" + "s" * (
+            comm.size > 1
+        )
         print(f"types           {len(watch.seen)} operations of a forward on {axes}: {len(alarms)} alarms")
     return min(len(alarms), 1)
 
