@@ -120,7 +120,12 @@ def test_results_in_place_and_with_another_operation(name: str, op: np.ufunc) ->
     for n, g in ((1, 1), (3, 3), (4, 2), (6, 2), (6, 3)):
         truth = op.reduce([numbers(rank, 12) for rank in range(n)])
         for in_place in (False, True):
-            found = on_ranks(n, g, 12, lambda comm, x, own=in_place: work(comm, x, x if own else None, op))
+
+            def be(comm: Comm, x: np.ndarray, own: bool = in_place) -> np.ndarray:
+                result: np.ndarray = work(comm, x, x if own else None, op)
+                return result
+
+            found = on_ranks(n, g, 12, be)
             assert all(np.array_equal(result, truth) for result, *_ in found)
 
 

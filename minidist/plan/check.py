@@ -118,8 +118,8 @@ def compare(wanted: Wanted, choice: Choice, ranks: list[RankCounts], per_host: i
     if choice.pp > 1:
         sizes, v = (choice.schedule, choice.pp, asked.layout.micro_batches), choice.chunks
         promised = [pipelines.in_flight(*sizes, stage, v, asked.layout.contiguous) for stage in asked.stages]
-        pairs = [(n / v, rank.flying / v) for n, rank in zip(promised, ranks, strict=True)]
-        found.append(farthest("micro-batches in flight", pairs))
+        flying = [(n / v, rank.flying / v) for n, rank in zip(promised, ranks, strict=True)]
+        found.append(farthest("micro-batches in flight", flying))
     left, across = Counter[str](), Counter[str]()
     for number, rank in enumerate(ranks):
         for (phase, peer), nbytes in rank.sent.items():

@@ -24,7 +24,7 @@ def compare(job: Job, make: Callable[[Job, Any], Driver], comm: Any) -> int:
             print(f"H = {every}: validation loss {found[every][0]:.4f}", flush=True)
     if comm.rank > 0:
         return 0
-    losses, sent = ({every: pair[i] for every, pair in found.items()} for i in (0, 1))
+    losses, sent = ({every: loss for every, (loss, _) in found.items()}, {every: n for every, (_, n) in found.items()})
     if job.files.json:
         write_json(job.files.json, {"chapter": job.chapter, "loss": losses, "sent": sent})
     if picture := job.own.sweep:

@@ -36,7 +36,7 @@ def check_sweep(job: Job[LocalSGDOptions]) -> None:
         raise UsageError(f"--sweep trains five times: leave out {asked}")
     if not job.training.steps or not job.training.validate:
         raise UsageError("--sweep compares losses after training: ask for --steps and --validate of 1 or more")
-    if job.own.sweep:
+    if isinstance(job.own.sweep, str):
         plot.check("--sweep", job.own.sweep)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from minidist.papers import collectives as formulas
 from minidist.site import content, traces
 
 WIDTH = 8  # bytes of a number
-COSTS = {
+COSTS: dict[str, Callable[[int, int], formulas.Cost]] = {
     "reduce-scatter": formulas.ring_reduce_scatter,
     "all-gather": formulas.ring_all_gather,
     "all-reduce": formulas.ring_all_reduce,
