@@ -86,7 +86,7 @@ class Watch:
             if parameter.name not in self.prints:
                 self.note(parameter.name, self.parameters[id(parameter)], parameter.data)
                 self.read.clear()
-        self.note(f"{self.place()}, operation {len(self.seen)}, {name}", types, output.data)
+        self.note(f"`{name}` at {line()}, in {self.place()}, operation {len(self.seen)}", types, output.data)
 
     # ---- types ------------------------------------------------------------------------------------------------------
 
