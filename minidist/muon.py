@@ -11,13 +11,13 @@ nearest matrix whose singular values are all alike, U Vᵀ for M = U S Vᵀ. Fiv
 each multiplies whole matrices. There are two ways to divide the work:
 
     elements   Rank r has shard r of every matrix, and momentum for it. Shards of momentum are gathered, in two bytes an
-               element, and every rank orthogonalises every matrix: 4 + 2 + 4 bytes where Adam sends 4 + 4 (Moonlight).
+               element, and every rank orthogonalizes every matrix: 4 + 2 + 4 bytes where Adam sends 4 + 4 (Moonlight).
     matrices   A rank has whole matrices, and momentum for them. It receives the sums of their gradients, and sends the
                updated matrices: 4 + 4, nothing else. But N ranks may not get equally many (nanochat's optimizer).
 
 The embedding, the head, norms and biases keep AdamW and ZeRO-1's shards. Muon's state is M alone: 4 bytes a parameter,
-where Adam has 8. Gradients are summed over the micro-batches and the ranks before anything is orthogonalised: an
-orthogonalised part of a gradient is no part of the orthogonalised gradient.
+where Adam has 8. Gradients are summed over the micro-batches and the ranks before anything is orthogonalized: an
+orthogonalized part of a gradient is no part of the orthogonalized gradient.
 """
 
 import numpy as np
@@ -36,10 +36,10 @@ MOMENTUM = 0.95
 SHIFT = 4096  # float16 has few bits for numbers below 6e-5
 
 
-def orthogonalised(m: Array) -> Array:
+def orthogonalized(m: Array) -> Array:
     """Near U Vᵀ of a matrix M = U S Vᵀ: singular values between 0.7 and 1.2."""
     if len(m) > m.shape[1]:
-        return orthogonalised(m.T).T
+        return orthogonalized(m.T).T
     x = m / (np.linalg.norm(m) + 1e-7)
     for _ in range(STEPS):
         squared = x @ x.T
@@ -50,7 +50,7 @@ def orthogonalised(m: Array) -> Array:
 def take_step(param: Array, m: Array, rows: slice, lr: float, weight_decay: float) -> None:
     """Move some elements of a matrix, flat, by Muon's update of the whole one, whose momentum is m. The factor gives
     the update the size of Adam's, so that both can have one learning rate (Moonlight, equation 4)."""
-    update = 0.2 * max(m.shape) ** 0.5 * orthogonalised(m)
+    update = 0.2 * max(m.shape) ** 0.5 * orthogonalized(m)
     param *= 1 - lr * weight_decay
     param -= lr * update.ravel()[rows]
 

@@ -12,8 +12,8 @@ changes (section 3), each for one of these. W ranks are on hosts of G:
     gradients  int4: all-to-all within the host, a sum, all-to-all across hosts (qgZ)     M/4 (G-1)/G  M/4G (H-1)/H
 
 Blocks are symmetric: x ≈ q·s with whole numbers |q| <= 127, or 7, and s = max |x|/127 of a block (section 3.1). A ring
-would quantise a partial sum at each of its W-1 steps, and every time add an error. Here sums are formed in full
-precision between two quantisations, whatever W is. In one hop, a rank would send M/4 (W-G)/W across: G times as much.
+would quantize a partial sum at each of its W-1 steps, and every time add an error. Here sums are formed in full
+precision between two quantizations, whatever W is. In one hop, a rank would send M/4 (W-G)/W across: G times as much.
 
 The second copy costs 2Ψ/G bytes a rank, in addition to 16Ψ/W. It is written in the forward, from what has arrived.
 """
@@ -31,7 +31,7 @@ from minidist.zero3 import ZeRO3
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def quantised(x: Array, block: int, most: int) -> tuple[Array, Array]:
+def quantized(x: Array, block: int, most: int) -> tuple[Array, Array]:
     """Whole numbers of x (rows, c) from -most to most, int8; and scales (rows, ⌈c/block⌉), float32."""
     rows, c = x.shape
     blocks = np.zeros((rows, -(-c // block), block), np.result_type(x, np.float32))
@@ -42,7 +42,7 @@ def quantised(x: Array, block: int, most: int) -> tuple[Array, Array]:
 
 
 def restored(numbers: Array, scales: Array, block: int, dtype: np.dtype) -> Array:
-    """What `quantised` has left of x (rows, c)."""
+    """What `quantized` has left of x (rows, c)."""
     return numbers * np.repeat(scales, block, axis=1)[:, : numbers.shape[1]].astype(np.result_type(dtype, np.float32))
 
 
@@ -61,7 +61,7 @@ def unpacked(pairs: Array, c: int) -> Array:
 
 
 class ZeROpp(ZeRO3):
-    """ZeRO-3 with quantised messages, and parameters that are gathered only once from other hosts."""
+    """ZeRO-3 with quantized messages, and parameters that are gathered only once from other hosts."""
 
     def __init__(self, units: list[Unit], settings: Settings, comm: Comm, ranks_per_host: int, block: int) -> None:
         """ranks_per_host: G, consecutive ranks. block: elements that share a scale."""
@@ -77,16 +77,16 @@ class ZeROpp(ZeRO3):
         if flat.gathered is None:
             flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
             if self.direction == "forward":
-                self.gather_quantised(flat, flat.gathered)
+                self.gather_quantized(flat, flat.gathered)
             else:
                 with self.comm.phase("all-gather backward"):
                     ring.all_gather(self.within, self.second[flat], flat.padded, out=flat.gathered)
         return flat.gathered
 
-    def gather_quantised(self, flat: Flat, out: Array) -> None:
+    def gather_quantized(self, flat: Flat, out: Array) -> None:
         """qwZ: all parameters (padded,), each shard in int8. This rank's own is rounded, too: all ranks compute with
         the same weights. A part is kept for the backward."""
-        numbers, scales = quantised(flat.param[None], self.block, 127)
+        numbers, scales = quantized(flat.param[None], self.block, 127)
         with self.comm.phase("all-gather forward"):
             numbers = ring.all_gather(self.comm, numbers[0], flat.padded)
         with self.comm.phase("scales"):
@@ -107,7 +107,7 @@ class ZeROpp(ZeRO3):
     @np.errstate(invalid="ignore")  # an overflowed gradient is found in the norm
     def exchanged(self, ranks: Comm, slices: Array, phase: str) -> Array:
         """Send row i of the slices to rank i, in int4; returns the sum of what arrives, in full precision."""
-        numbers, scales = quantised(slices, self.block, 7)
+        numbers, scales = quantized(slices, self.block, 7)
         with self.comm.phase(phase):
             pairs = ring.all_to_all(ranks, packed(numbers))
         with self.comm.phase("scales"):

@@ -10,7 +10,7 @@ from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist.checkpoints import checkpoint
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.muon import Muon, WholeMatrices, orthogonalised, placed
+from minidist.muon import Muon, WholeMatrices, orthogonalized, placed
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.papers import muon as paper
 
@@ -20,7 +20,7 @@ def test_singular_values_come_near_one_and_their_vectors_stay(shape: tuple[int, 
     """Between 0.7 and 1.2 from the fifth part of the largest on, as Jordan plots it; the sum of all is what counts."""
     m = np.random.default_rng(0).standard_normal(shape) * 1e-3
     u, s, vt = np.linalg.svd(m, full_matrices=False)
-    turned = u.T @ orthogonalised(m) @ vt.T  # diagonal, if the vectors are the same
+    turned = u.T @ orthogonalized(m) @ vt.T  # diagonal, if the vectors are the same
     found = np.diag(turned)
     np.testing.assert_allclose(turned, np.diag(found), atol=1e-9)
     assert all(0.65 < value < 1.25 for value, of in zip(found, s, strict=True) if of > 0.2 * s[0])
@@ -58,7 +58,7 @@ def trained(comm: Comm, divide: str, steps: int, start: str = "", save: str = ""
 @pytest.mark.parametrize("divide", ["matrices", "elements"])
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_any_ranks_train_as_one_does_also_from_a_checkpoint_of_other_ranks(n: int, divide: str, tmp_path: Path) -> None:
-    """With two micro-batches, of which a sum is orthogonalised, once."""
+    """With two micro-batches, of which a sum is orthogonalized, once."""
     other = {"matrices": "elements", "elements": "matrices"}[divide]
     [alone] = run_ranks(lambda comm: trained(comm, divide, 4), 1)
     run_ranks(lambda comm: trained(comm, divide, 2, save=str(tmp_path)), n)

@@ -10,14 +10,14 @@ from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.precision import PRECISIONS
 from minidist.papers import zeropp as paper
-from minidist.zeropp import ZeROpp, packed, quantised, restored, unpacked
+from minidist.zeropp import ZeROpp, packed, quantized, restored, unpacked
 
 
 @pytest.mark.parametrize("most", [7, 127])
 @pytest.mark.parametrize("c", [1, 8, 13])
 def test_no_element_is_off_by_more_than_half_a_step(c: int, most: int) -> None:
     x = np.random.default_rng(c).standard_normal((3, c)) * 10.0 ** np.arange(3)[:, None]
-    numbers, scales = quantised(x, 4, most)
+    numbers, scales = quantized(x, 4, most)
     assert abs(numbers).max() <= most
     found = restored(numbers, scales, 4, x.dtype)
     for row, of, scale in zip(x, found, scales, strict=True):
@@ -29,7 +29,7 @@ def test_no_element_is_off_by_more_than_half_a_step(c: int, most: int) -> None:
 def test_an_outlier_costs_its_own_block_alone() -> None:
     x = np.full((1, 8), 0.1)
     x[0, 0] = 1000
-    found = restored(*quantised(x, 4, 7), 4, x.dtype)
+    found = restored(*quantized(x, 4, 7), 4, x.dtype)
     assert found[0, 1:4].tolist() == [0, 0, 0]
     np.testing.assert_allclose(found[0, 4:], 0.1, rtol=1e-6)
 
@@ -58,7 +58,7 @@ def ring_of_int4(comm: Comm, size: int, block: int) -> np.ndarray:
     """The same around a ring, which rounds the partial sum before each of its N-1 messages."""
 
     def rounded(x: np.ndarray) -> np.ndarray:
-        return restored(*quantised(x[None], block, 7), block, x.dtype)[0]
+        return restored(*quantized(x[None], block, 7), block, x.dtype)[0]
 
     parts = ring.cut(gradient(comm.rank, size), comm.size)
     partial = parts[comm.rank - 1]
