@@ -330,7 +330,7 @@ def check_linear(submission: Submission, number: int) -> None:
         }
         found = gradient(each, outcome, number, expected)
         compare(each, RETURNS["linear_backward"][number], found, expected, {} if number == 0 else instead)
-    large = linear_case(submission, 200, inward=300, outward=200)
+    large = linear_case(submission, 200, inward=2_000, outward=200)
     _, x, w = large.inputs[0]
     b = np.zeros(200)
     check_large(submission, large, number, lambda: x @ w.T + b, (x, w, b)[number])
@@ -406,7 +406,7 @@ def test_cross_entropy(submission: Submission) -> None:
             }
             compare(each, "dlogits", found, expected, instead, "moving a logit up and down")
     if same(found, expected):  # another part asks for the factor
-        large = loss_case(submission, 5, 6, tokens=2_000)
+        large = loss_case(submission, 5, 6, tokens=6_000)
         _, prob, targets = large.inputs[0]
         logits = np.log(prob)
         check_large(submission, large, 0, lambda: loss_of(logits, targets), logits)
@@ -518,7 +518,7 @@ def test_values(submission: Submission) -> None:
         expected = differences(lambda: moved[0] @ moved[1], moved[number], dy)
         instead = {"prob was not transposed: a value gets a gradient from every query that looked at it": prob @ dy}
         compare(each, name, gradient(each, outcome, number, expected), expected, instead)
-    dy, prob, v = random((1, 2, 120, 90)), softmax(random((1, 2, 120, 120))), random((1, 2, 120, 90))
+    dy, prob, v = random((1, 1, 1_000, 64)), softmax(random((1, 1, 1_000, 1_000))), random((1, 1, 1_000, 64))
     large = case("values_backward", shapes("values_backward", dy, prob, v), dy, prob, v)
     for number, of in enumerate((prob, v)):
         check_large(submission, large, number, lambda: prob @ v, of)
@@ -541,7 +541,7 @@ def test_softmax(submission: Submission) -> None:
         * (dprob - (dprob * prob).sum(-2, keepdims=True)),
     }
     compare(each, "dscores", gradient(each, outcome, 0, expected), expected, instead, "moving a score up and down")
-    scores = submission.random.standard_normal((4, 4, 2_000))
+    scores = submission.random.standard_normal((4, 4, 6_000))
     dprob, prob = submission.random.standard_normal(scores.shape), softmax(scores)
     large = case("softmax_backward", shapes("softmax_backward", dprob, prob), dprob, prob)
     check_large(submission, large, 0, lambda: softmax(scores), scores)

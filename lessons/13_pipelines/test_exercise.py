@@ -431,7 +431,10 @@ def test_zb_h1(submission: Submission) -> None:
 def test_zb_h1_memory(submission: Submission) -> None:
     pipelines = [(2, 4), (4, 8), *draw_sizes(submission, 2, least=2)]
     for (p, m), orders in zip(pipelines, asked_for(submission, "zb_h1", pipelines), strict=True):
-        check_held(said("zb_h1", (p, m)), orders, [p] * p)
+        label = said("zb_h1", (p, m))
+        check_held(label, orders, [p] * p)
+        if not any(thing[0] == "W" for order in orders for thing in order):
+            lose(f"On {label}: B and W are in one, as in 1F1B; here they are apart.")
 
 
 # ---- perform ---------------------------------------------------------------------------------------------------------
