@@ -21,7 +21,7 @@ COMMANDS = {  # of `python -m minidist`, with what they need until they parse
     "inspect": "DIR",
     "to-fp32": "DIR FILE",
 }
-WITHOUT = {"doctor", "lessons", "mutants", "recompute"}  # take no file
+WITHOUT = {"doctor", "hosts", "lessons", "mutants", "recompute"}  # take no file
 PROGRAMS = [
     *(f"minidist.{chapter.name}" for chapter in CHAPTERS),
     *(f"minidist {command} {words}".strip() for command, words in COMMANDS.items()),

@@ -162,7 +162,7 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, dict[st
     each rank has an array of its own, a chunk of everyone's.
     """
     here = engine.piece(flat)
-    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.shards > 1 else here
+    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm and flat.shards > 1 else here
     chunk = slice(mine.start - here.start, mine.stop - here.start)
     states = {prefix: array[chunk] for prefix, array in flat.states.items()}
     for i in range(len(flat.moments), engine.settings.optimizer.moments):  # other Flats have more

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -159,7 +160,7 @@ def run(spec: dict[str, Any]) -> int:
     for number, host in enumerate(hosts):
         write(f"{FOLDER}/{address(number)}", str(host))
     write(f"{FOLDER}/agent", AGENT)
-    os.chmod(f"{FOLDER}/agent", 0o700)
+    os.chmod(f"{FOLDER}/agent", stat.S_IRWXU)
     launch = ["-launcher", "rsh", "-launcher-exec", f"{FOLDER}/agent", "-iface", "ctl"]
     each = spec["ranks_per_host"]
     where = ["-hosts", ",".join(map(address, range(len(hosts)))), "-ppn", str(1 if spec["spread"] else each)]

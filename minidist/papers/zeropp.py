@@ -72,7 +72,9 @@ def on_all_links(w: int, g: int) -> float:
 
 def limit(part: str, printed: str, formula: str, value: float) -> Figure:
     """A row of table 1: between hosts, for any number of them."""
-    return Figure("ZeRO++ table 1", part, printed, "M", formula, value, decimals(len(printed) - 2 if "." in printed else 0))
+    return Figure(
+        "ZeRO++ table 1", part, printed, "M", formula, value, decimals(len(printed) - 2 if "." in printed else 0)
+    )
 
 
 FIGURES = [

@@ -1,5 +1,6 @@
 """Mutants: each is caught by its claims. The runner takes no crash, no other loss and no harmless change for that."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -100,7 +101,7 @@ def test_what_no_claim_catches_survives(tmp_path: Path, monkeypatch: pytest.Monk
     lines = [" ".join(line.split()) for line in said.splitlines()]
     assert any(line.startswith("nothing not by: all-reduce ring") and line.endswith("✗") for line in lines)
     assert any(line.startswith("a crash it ended without a report") and line.endswith("✗") for line in lines)
-    assert any(line.startswith("other sums and 2 more") and line.endswith("✗") for line in lines)
+    assert any(re.match(r"other sums and \d+ more", line) and line.endswith("✗") for line in lines)
     assert "one byte more all-reduce ring, sent by each rank ✓" in lines
     assert "1 of 4 mutants were caught by the claims that must catch them." in lines
     assert "ring: all-reduce ring, calls of the busiest rank" in lines  # it caught no mutant

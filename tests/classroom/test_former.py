@@ -39,7 +39,7 @@ def test_every_name_that_copies_use_is_there() -> None:
 
 def test_the_copies_use_no_name_that_is_not_kept() -> None:
     every = {(module, name) for module, names in kept_uses().items() for name in names}
-    for number in LESSONS:
+    for number in OLD:
         assert uses(kept(number)) <= every
     assert all({"lesson.ipynb", "given.py", "pictures.py"} <= kept(number).keys() for number in WHOLE)
 

@@ -26,7 +26,7 @@ def test_a_measured_run_s_script_is_planned_as_it_was_measured(tmp_path: Path, t
     micro_batches = 8 // tp // pp * 4
     text = MEASURED.read_text().replace("--global-batch-size 4", f"--global-batch-size {micro_batches}")
     found = script(tmp_path, text.replace("${TP:-8}", f"{tp}").replace('${PP:-"1"}', f'"{pp}"'))
-    (memory,) = re.findall(r"^  most at a time .* ([\d.]+)$", found, re.MULTILINE)
+    (memory,) = re.findall(r"^  peak .* ([\d.]+)$", found, re.MULTILINE)
     assert float(memory) * 1e9 / 2**30 == pytest.approx(gib, rel=0.005)
 
 
