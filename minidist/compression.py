@@ -9,10 +9,8 @@ Top-k: Lin et al., "Deep Gradient Compression" (DGC), ICLR 2018, arXiv 1712.0188
 Low rank: Vogels et al., "PowerSGD", NeurIPS 2019, arXiv 1905.13727.
 
 Data parallelism sends 2Ψ(N-1)/N elements in every step, whatever the wire can carry. All three methods send a rough
-version s of x, and add the rest to what they send next. This is error feedback: the error e holds x - s.
-
-    x = what is to be summed + e      s = what can be sent of x
-    e ← x - s                         sent so far + e = summed so far
+version s of x, which is what is to be summed, and e, the error: e ← x - s is added to what is sent next. This is error
+feedback. All that a rank has ever sent, and its e, are all that it was given.
 
     sign      bits of x, and one scale       Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
     top-k     the k largest |x|: 8 bytes     by all-gather, because ranks choose different ones: (N-1)·8k

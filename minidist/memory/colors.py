@@ -17,7 +17,7 @@ QUANTITIES = {
         "stash": "#7fa9d6",
         "outer": "#9cc79e",
         "error": "#e7b3b6",
-        "secondary": "#86b4e4",
+        "secondary": "#b59a6b",
     },
     **{"activations": PURPLE, "ends": "#c9bddd", "persistent": "#5fc4c9", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
     **{"messages": RED, "workspace": LIGHT},

@@ -101,8 +101,8 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
-        n, g = comm.size, own.ranks_per_host or 1
-        if n % g:
+        g = own.ranks_per_host or 1
+        if g > 1 and (n := comm.size) % g:
             works = max(fewer for fewer in range(1, min(g, n) + 1) if n % fewer == 0)
             raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {works}")
         check_writable("--json", own.json if own.json != "-" else None)

@@ -41,7 +41,7 @@ FIRST = {
     "16": {"local_mask", "shapes_alone"},
     "17": {"rank_by_rank", "imports_the_lesson"},
     "18": {"one_norm", "last_weeks_loss"},
-    "19": {"any_mixture", "never_alarms"},
+    "19": {"any_mixture", "never_alarms", "half_finished"},
 }
 
 

@@ -39,11 +39,11 @@ def name_of(rules: Rules) -> str:
 # ---- results and bytes ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 # Those by host need hosts: tests/test_collectives.py.
 ANYWHERE = sorted(name for name in COLLECTIVES if "host" not in name and "hierarchical" not in name)
 
 
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(ANYWHERE), st.integers(1, 9), st.integers(0, 60), rules_of_any_seed)
 def test_collectives_give_the_truth_and_send_what_the_formulas_say(name: str, n: int, size: int, rules: Rules) -> None:
     collective = COLLECTIVES[name]
