@@ -70,7 +70,7 @@ def test_copies_have_no_outputs_and_lessons_keep_theirs(clone):
             shutil.copytree(folder, clone / "lessons" / folder.name, dirs_exist_ok=True)
     work.main()
     originals = sorted(clone.glob("lessons/*/lesson.ipynb"))
-    assert len(originals) == 19
+    assert len(originals) == 20
     for original in originals:
         text = (clone / "work" / original.parent.name / "lesson.ipynb").read_text()
         committed, copied = json.loads(original.read_text()), json.loads(text)
