@@ -1,5 +1,5 @@
-"""Slips in lessons 16, 17, 18 and 20: each loses its own part and no other, and the message is that part's. They are the
-mutants of these lessons, graded in all parts on ranks of this process; test_grades.py has the processes."""
+"""Slips in lessons 16, 17, 18 and 20: each loses its own part and no other, and the message is that part's. They are
+the mutants of these lessons, graded in all parts on ranks of this process; test_grades.py has the processes."""
 
 import re
 from collections.abc import Iterator
