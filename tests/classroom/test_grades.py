@@ -42,6 +42,7 @@ FIRST = {
     "17": {"rank_by_rank", "imports_the_lesson"},
     "18": {"one_norm", "last_weeks_loss"},
     "19": {"any_mixture", "never_alarms", "half_finished"},
+    "20": {"momentum_not_masked", "dense"},
 }
 
 

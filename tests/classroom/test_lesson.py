@@ -23,11 +23,11 @@ from minidist.classroom.notebook.index import kernel_metadata, notebook_text, re
 from minidist.classroom.notebook.syllabus import read_headers
 
 ROOT = Path(__file__).parents[2]
-WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND, TYPES = (
+WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND, TYPES, WIRE = (
     ROOT / "lessons" / name
     for name in (
         *("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "07_zero_1", "09_zero_3", "18_find_it"),
-        "19_types",
+        *("19_types", "20_slow_wire"),
     )
 )
 
@@ -70,7 +70,7 @@ def test_copies_have_no_outputs_and_lessons_keep_theirs(clone):
             shutil.copytree(folder, clone / "lessons" / folder.name, dirs_exist_ok=True)
     work.main()
     originals = sorted(clone.glob("lessons/*/lesson.ipynb"))
-    assert len(originals) == 19
+    assert len(originals) == 20
     for original in originals:
         text = (clone / "work" / original.parent.name / "lesson.ipynb").read_text()
         committed, copied = json.loads(original.read_text()), json.loads(text)
@@ -257,7 +257,7 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 def desks(tmp_path_factory):
     """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
     clone = tmp_path_factory.mktemp("clone")
-    for of in (WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND, TYPES):
+    for of in (WORDS, SERVERS, RING, ZERO_1, ZERO_3, FIND, TYPES, WIRE):
         shutil.copytree(of, clone / "lessons" / of.name)
     work.copy_lessons(clone / "lessons")
     return clone / "work"

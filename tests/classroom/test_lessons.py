@@ -125,7 +125,7 @@ def test_a_notebook_executes(lesson, tmp_path, monkeypatch):
 
 
 def test_every_lesson_is_complete():
-    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 20)]
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 21)]
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "answers.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"

@@ -1,5 +1,5 @@
-"""Slips in lessons 16, 17 and 18: each loses its own part and no other, and the message is that part's. They are the
-mutants of these lessons, graded in all parts on ranks of this process; test_grades.py has the processes."""
+"""Slips in lessons 16, 17, 18 and 20: each loses its own part and no other, and the message is that part's. They are
+the mutants of these lessons, graded in all parts on ranks of this process; test_grades.py has the processes."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from classroom.mistakes import MUTANTS, Mistake
 from classroom.quick import QuickGrader
 from sampling import shard_of_this_run
 
-SLIPS = [mutant for number in ("16", "17", "18") for mutant in MUTANTS[number].values()]
+SLIPS = [mutant for number in ("16", "17", "18", "20") for mutant in MUTANTS[number].values()]
 OF_THIS_RUN = shard_of_this_run([slip for slip in SLIPS if slip.lesson != "18"], 10)  # 18's train systems
 
 
@@ -23,7 +23,7 @@ def test_there_are_enough_and_each_has_one_part() -> None:
 
 @pytest.fixture(scope="module")
 def graders() -> Iterator[dict[str, QuickGrader]]:
-    made = {number: QuickGrader(number) for number in ("16", "17", "18")}
+    made = {number: QuickGrader(number) for number in ("16", "17", "18", "20")}
     yield made
     for each in made.values():
         each.close()
@@ -45,7 +45,7 @@ def test_a_slip_loses_its_own_part(graders: dict[str, QuickGrader], slip: Mistak
         assert re.search(pattern, graded.messages[part]), graded.messages
 
 
-@pytest.mark.parametrize("number", ["16", "17"])
+@pytest.mark.parametrize("number", ["16", "17", "20"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_ranks_of_one_process_give_the_grade_of_processes(graders: dict[str, QuickGrader], number: str) -> None:
     """Skeletons and right answers; for wrong ones see test_grades.py, which has the same table."""
