@@ -9,6 +9,7 @@ from minidist.claims.published import print_zero_closing, zero_letters
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
+from minidist.papers import chen
 from minidist.papers import zeropp as paper
 
 
@@ -17,11 +18,13 @@ def claims(run: Run) -> list[Claim]:
     w, g, a, p = run.ranks, run.ranks_per_host or 1, run.accumulate, run.bytes.stored
     h, units = w // g, run.model.units(w)
     shards = [unit // w for unit in units]
+    again = chen.count_regathered_layers(run.recompute, run.model.layers) * paper.backward(units[1], g, p)
     copy = p * sum(paper.second_copy(unit, g) for unit in units)
     times = f"{a}" * (a > 1)
+    backward = f"{times}{p}(Ψ + Ψ_again)(G-1)/G" if again else f"{times}{p}Ψ(G-1)/G"
     sent = {
         "all-gather forward": ("1", f"{times}Ψ(W-1)/W", sum(paper.forward(c, w) for c in shards)),
-        "all-gather backward": ("2", f"{times}{p}Ψ(G-1)/G", sum(paper.backward(unit, g, p) for unit in units)),
+        "all-gather backward": ("2", backward, sum(paper.backward(unit, g, p) for unit in units) + again),
         "all-to-all within hosts": ("3", f"{times}Ψ/2·(G-1)/G", sum(paper.within(c, h, g) for c in shards)),
         "all-to-all across hosts": ("3", f"{times}Ψ/2G·(H-1)/H", sum(paper.across(c, h) for c in shards)),
         "scales": ("1", "4 a block", sum(paper.scales(c, w, g, run.block) for c in shards)),

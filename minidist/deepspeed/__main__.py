@@ -19,6 +19,7 @@ from minidist.cli.fields import all_fields, dest_of, fill, operand, parse
 from minidist.cli.loaded import line_of
 from minidist.cli.options import Parser, path_name
 from minidist.cli.shared import fill_shared
+from minidist.data_parallel import DataParallel
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
@@ -108,7 +109,13 @@ def main(comm: Comm, prepared: PreparedRun) -> int:
     if plan.fsdp or plan.axes.pp > 1:
         return chapter.work(comm, job)
     serial = chapter.serial(job) or PLAIN
-    job.proof = prove(comm, job, lambda small, comm: engine_of(plan, small.units, small.settings, comm), serial)
+
+    def small_engine(small: command.Job, comm: Comm) -> DataParallel:
+        """The proof's few steps may freeze 1-bit Adam earlier."""
+        earlier = replace(plan, freeze=small.own.freeze_step) if plan.freeze else plan
+        return engine_of(earlier, small.units, small.settings, comm)
+
+    job.proof = prove(comm, job, small_engine, serial)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = VerbsDriver(DeepSpeedEngine(stage, plan, comm))
     with stage.settings.swap if isinstance(stage, Infinity) else nullcontext():

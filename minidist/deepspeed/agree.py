@@ -8,6 +8,7 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.cli.shared import TrainingOptions
+from minidist.compression import OneBitAdam
 from minidist.deepspeed.config import Config
 from minidist.nn.optim import SGD, AdamW, Optimizer
 
@@ -154,4 +155,5 @@ def optimizer_of(config: Config, options: TrainingOptions, given: Collection[str
             " weight_decay 0"
         )
     beta1, beta2 = config["optimizer.params.betas"]
-    return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)
+    made = OneBitAdam if name.lower() == "onebitadam" else AdamW
+    return made(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)

@@ -84,6 +84,11 @@ def _of_type(which: str, config: dict[str, Any], types: dict[str, dict[str, Key]
         return {}
     exact = {known.lower() if "Adam" in known else known: known for known in types}  # case matters in all other names
     found = exact.get(str(name).lower(), exact.get(str(name)))
+    if str(name).lower() == "muon":
+        raise UsageError(
+            f"{which}.type {_short(name)}: DeepSpeed's step has Nesterov's momentum and a factor √(rows/columns),"
+            " that of minidist.muon has Moonlight's: run that chapter"
+        )
     if found is None:
         raise UsageError(f"{which}.type {_short(name)} is not here: use one of {', '.join(types)}")
     return {f"{which}.params.{key}": of for key, of in types[found].items()}

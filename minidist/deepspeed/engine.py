@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, infinity, offload, parallel3d, zero_r
+from minidist import UsageError, compression, infinity, offload, parallel3d, zero_r, zeropp
 from minidist.checkpoints import checkpoint
 from minidist.checkpoints.manifest import LATEST
 from minidist.cli.read import read
@@ -37,7 +37,9 @@ from minidist.mpi import output
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Tokens, Unit
 from minidist.nn.optim import Optimizer
+from minidist.programs.compression import Counting
 from minidist.programs.infinity import swap_file
+from minidist.programs.zeropp import ZeROppOptions
 from minidist.system.files import is_draft, writing
 from minidist.zero3 import LADDER
 from minidist.zr.limits import limited
@@ -114,6 +116,10 @@ def engine_of(plan: ConfigPlan, units: list[Unit], settings: Settings, comm: Com
         engine = parallel3d.grid(units, settings, comm, layout, plan.stage, scheme=plan.axes.scheme)
         assert isinstance(engine, DataParallel)  # there are no stages
         return engine
+    if plan.second:
+        return zeropp.ZeROpp(units, settings, comm, plan.second, ZeROppOptions().block)
+    if plan.freeze:
+        return Counting(units, settings, comm, compression.Sign(), plan.freeze)
     if plan.nvme:
         swap = swap_file(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, swap)

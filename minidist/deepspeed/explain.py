@@ -29,10 +29,11 @@ from minidist.deepspeed.plan import ConfigPlan
 from minidist.deepspeed.sizes import again, persistent, sizes
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, fsdp, zero, zero_infinity, zero_offload
+from minidist.papers import compression, deepspeed, fsdp, zero, zero_infinity, zero_offload, zeropp
 from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
 from minidist.plan.show import sent_along
+from minidist.programs.zeropp import ZeROppOptions
 
 SENT = {
     "all-reduce gradients": "2Ψ(N-1)/N",
@@ -184,6 +185,9 @@ def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | No
         for words, near, away in sent_along(at, wanted, per_node):
             yield line(words.what, words.formula, near + away)
         return
+    if plan.second or plan.freeze:
+        yield from fewer_bytes(plan, model)
+        return
     group = plan.shard or plan.ranks
     elements = zero.volume(model.parameters, group, plan.stage, a, 0, again(plan, model), persistent(plan, model))
     if "shard_grad_op" in plan.fsdp:
@@ -211,6 +215,32 @@ def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | No
         yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
         passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
         yield line("parameters from the host", f"{p}·{passes if plan.below else 'Ψ/N'}", p * moved["parameters"])
+
+
+def fewer_bytes(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
+    """What ZeRO++ sends in place of ZeRO-3's three rings, or 1-bit Adam in place of gradients."""
+    p, a, psi, n, g = sizes(plan)[0], plan.accumulate, model.parameters, plan.ranks, plan.second
+    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
+    if plan.freeze:
+        scales = 2 * BYTES[plan.precision].computed * (n - 1) * len(model.units)
+        yield line("all-reduce gradients", f"{p}·2Ψ(N-1)/N, {plan.freeze:,} updates", p * 2 * psi * (n - 1) / n)
+        yield line("signs of the momentum", "2(N-1)⌈Ψ/8N⌉, after these", compression.sign_bytes(psi, n))
+        yield line("scales", "two a rank and unit, after these", scales)
+        return
+    c, h, block = -(-psi // n), n // g, ZeROppOptions().block
+    sent = {
+        "all-gather forward": ("aΨ(N-1)/N", zeropp.forward(c, n)),
+        "all-gather backward": (f"{p}·aΨ(G-1)/G", zeropp.backward(psi, g, p)),
+        "all-to-all within hosts": ("aΨ/2·(G-1)/G", zeropp.within(c, h, g)),
+        "all-to-all across hosts": ("aΨ/2G·(H-1)/H", zeropp.across(c, h)),
+        "scales": (f"a·4 bytes a block of {block}", zeropp.scales(c, n, g, block)),
+    }
+    for name, (formula, nbytes) in sent.items():
+        yield line(name, formula, a * nbytes)
+    yield line("total sent", f"ZeRO-3: {p}·3aΨ(N-1)/N", a * sum(nbytes for _, nbytes in sent.values()))
+    yield line("leaves a host, of G ranks", f"G = {g}, H = {h}", a * zeropp.leaving(c, n, g, block))
+    with_zero3 = a * p * psi * zeropp.leaves_a_host_with_zero3(n) * (h > 1)
+    yield line("  with ZeRO-3's rings", f"{p}·3aΨ(N-1)/N", with_zero3)
 
 
 def of_files(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:

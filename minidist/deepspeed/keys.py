@@ -82,7 +82,8 @@ KEYS = keys(TABLE["keys"]) | {
     for texts, names in [(TABLE["texts"], TABLE["lists"]["found"])]
     for name in names
 }
-OPTIMIZERS = {name: keys(TABLE["optimizers"]["Adam" if name == "AdamW" else name]) for name in ("Adam", "AdamW", "SGD")}
+OPTIMIZERS = {name: keys(rows) for name, rows in TABLE["optimizers"].items()}
+OPTIMIZERS |= {"AdamW": OPTIMIZERS["Adam"]}
 SCHEDULERS = {name: keys(rows) for name, rows in TABLE["schedulers"].items()}
 SECTIONS: dict[str, str] = TABLE["sections"]  # that change no number in training, and why they have no effect here
 REFUSED_SECTIONS: dict[str, str] = TABLE["refused_sections"]  # accepted only if they are switched off, and why

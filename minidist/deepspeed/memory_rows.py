@@ -6,7 +6,7 @@ from minidist.cli.models import Count
 from minidist.deepspeed.lines import fits, line, wrapped
 from minidist.deepspeed.moments import backward, differences, gradient_bytes, profile_of, step
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import at_most, divided, passing, persistent, sizes, states, updated
+from minidist.deepspeed.sizes import at_most, divided, errors, passing, persistent, second_copy, sizes, states, updated
 from minidist.formulas.profile import in_words
 from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
@@ -68,6 +68,10 @@ def memory(plan: ConfigPlan, model: Decoder | Count, s: int | None = None) -> It
         yield line("gradients", f"{gradient_bytes(plan)}Ψ{gradients}", of.gradients)
         yield line("optimizer states", f"{k}Ψ{optimizer}", of.optimizer)
         yield line("model states", "together", of.total)
+    if plan.second:
+        yield line("second copy", f"{p}Ψ/G, G = {plan.second}, in addition", second_copy(plan, model))
+    if plan.freeze:
+        yield line("errors of what is sent", f"{BYTES[plan.precision].computed}Ψ, in addition", errors(plan, model))
     if in_passing := passing(plan, model):
         gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
         yield line("whole units", gradients + " and parameters" * (divided(plan) == 3), in_passing)

@@ -8,6 +8,7 @@ import numpy as np
 
 from minidist import UsageError, how_to_install
 from minidist.cli.shared import ModelOptions, TrainingOptions
+from minidist.compression import OneBitAdam
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, grad_dtype_of, optimizer_of, precision_of, recompute_of
 from minidist.deepspeed.axes import ONLY_DATA, Axes, axes_of
 from minidist.deepspeed.config import Config, check
@@ -16,6 +17,8 @@ from minidist.deepspeed.schedules import schedule_of
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision import LossScale, precision
+from minidist.programs.axes import nearest_divisor
+from minidist.programs.compression import EPS
 from minidist.zr.limits import Limits
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
@@ -55,6 +58,8 @@ class ConfigPlan:
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # the stored inputs of recomputed blocks are on the host
     together: bool = False  # ... and in one buffer
+    second: int = 0  # ZeRO++: ranks of a host, which have a second copy of the parameters; 0: not ZeRO++
+    freeze: int = 0  # 1-bit Adam: updates before signs are sent; 0: another optimizer
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # settings that no option of a command line expresses
     constant: bool = False  # the learning rate stays the same: no schedule, and no option asks for one
@@ -71,9 +76,16 @@ class ConfigPlan:
             return "parallel3d"
         if self.fsdp:
             return "fsdp"
+        if self.second or self.freeze:
+            return "zeropp" if self.second else "compression"
         if self.on_host or self.together:
             return "zero_r"
         return "infinity" if self.nvme else "offload" if self.offload else CHAPTERS[self.stage]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its chapter keeps all on the device, in whole units."""
+        return bool(self.axes.used or self.second or self.freeze)
 
     def said(self) -> dict[str, Any]:
         """The plan's settings as options of a command line, by their names."""
@@ -97,6 +109,8 @@ class ConfigPlan:
         usual = TrainingOptions()
         words = self.axes.arguments(self.ranks, self.shard, self.accumulate) if self.axes.used else list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r", "parallel3d") else []
+        words += ["--ranks-per-host", str(self.second)] if self.chapter == "zeropp" else []
+        words += ["--with", "sign", "--freeze-step", str(self.freeze)] if self.chapter == "compression" else []
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
             words += [] if self.together else ["--scattered"]
@@ -186,6 +200,7 @@ def make(
     )
     if "optimizer.type" in checked.stated:
         plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
+    _fewer_bytes(checked, plan)
     _offload(checked, plan)
     plan.grad_dtype = grad_dtype_of(checked, plan.precision, plan.stage, options, given)
     plan.bucket_size = _bucket_size(checked, plan)
@@ -213,15 +228,43 @@ def _check_stage(config: Config) -> None:
         raise UsageError(f"{ROOM}.offload_optimizer.ratio below 1 is of stage 3, and this is stage {stage}")
 
 
+def _fewer_bytes(config: Config, plan: ConfigPlan) -> None:
+    """Set ZeRO++, whose three changes run together, or 1-bit Adam. Raises UsageError for what no chapter has."""
+    names = ("zero_quantized_weights", "zero_hpz_partition_size", "zero_quantized_gradients")
+    asked = [name for name in names if config[f"{ROOM}.{name}"] not in (0, 1) or config[f"{ROOM}.{name}"] is True]
+    if asked:
+        path, per_host = f"{ROOM}.{asked[0]}", config[f"{ROOM}.zero_hpz_partition_size"]
+        if plan.stage < 3:
+            raise UsageError(f"{path} is of stage 3, and this is stage {plan.stage}: leave it out")
+        if plan.axes.used:
+            raise UsageError(f"{path}: minidist.zeropp has no other axes: leave them or {', '.join(asked)} out")
+        if missing := [name for name in names if name not in asked]:
+            raise UsageError(
+                f"{path}: minidist.zeropp makes ZeRO++'s three changes together: add {' and '.join(missing)}, or leave"
+                f" {' and '.join(asked)} out"
+            )
+        if plan.ranks % per_host:
+            near, path = nearest_divisor(plan.ranks, per_host), f"{ROOM}.zero_hpz_partition_size {per_host}"
+            raise UsageError(f"{path}: {plan.ranks} ranks are no hosts of {per_host} each: make it {near}")
+        plan.second = per_host
+    if isinstance(plan.optimizer, OneBitAdam):
+        if plan.stage:
+            stage = f"{ROOM}.stage {plan.stage}"
+            raise UsageError(f"optimizer.type OneBitAdam with {stage} is refused by DeepSpeed, too: make it stage 0")
+        if plan.axes.used or plan.fsdp:
+            raise UsageError("optimizer.type OneBitAdam: minidist.compression has no other axes: leave them out")
+        plan.freeze = max(1, config["optimizer.params.freeze_step"])
+
+
 def _offload(config: Config, plan: ConfigPlan) -> None:
     """Set where the optimizer works, and where its states are."""
     room = f"{ROOM}.offload_optimizer.device"
     states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
-    if states == "none" or plan.fsdp or plan.axes.used or not plan.stage:
+    if states == "none" or plan.fsdp or plan.on_device or not plan.stage:
         if states != "none":
             reason = (
                 f"here, because minidist.{plan.chapter} keeps everything on the device"
-                if plan.fsdp or plan.axes.used
+                if plan.fsdp or plan.on_device
                 else "in stage 0, which divides nothing: take stage 1, 2 or 3"
             )
             plan.notes.append(f"{room} has no effect {reason}")
@@ -234,7 +277,7 @@ def _offload(config: Config, plan: ConfigPlan) -> None:
     if plan.nvme:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
     below = f"{ROOM}.offload_param.device"
-    if plan.stage == 3 and parameters != "none" and states == "none" and not (plan.fsdp or plan.axes.used):
+    if plan.stage == 3 and parameters != "none" and states == "none" and not (plan.fsdp or plan.on_device):
         plan.notes.append(f"{below} takes the optimizer along here, because who updates them is where they are")
         plan.offload = plan.below = True
     if plan.below and parameters == "nvme":
@@ -252,7 +295,7 @@ def _limits(config: Config, plan: ConfigPlan) -> None:
         segments = name != "persist" and plan.recompute not in ("none", "selective", "full")
         reasons = {
             "FSDP gathers by wrapping and prefetching of its own": plan.fsdp,
-            "minidist.parallel3d gathers a unit at a time": plan.axes.used,
+            f"minidist.{plan.chapter} gathers a unit at a time": plan.on_device,
             "parameters in files come ahead through two rooms": plan.nvme,
             "parameters that wait on the host are all divided": plan.below and name == "persist",
             "minidist.zero_r, where such checkpoints are, gathers a unit at a time": plan.on_host or plan.together,
@@ -273,12 +316,12 @@ def _checkpoints(config: Config, plan: ConfigPlan) -> None:
     asked = []
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
         path = f"activation_checkpointing.{name}"
-        if config[path] and plan.recompute == "full" and not (plan.offload or plan.axes.used):
+        if config[path] and plan.recompute == "full" and not (plan.offload or plan.on_device):
             asked.append(name)
         elif config[path]:
             kept = f"recompute {plan.recompute} does not keep one input for each block"
             reason = kept
-            if plan.offload or plan.axes.used:
+            if plan.offload or plan.on_device:
                 reason = f"minidist.{plan.chapter} keeps inputs on the device"
             plan.notes.append(f"{path} has no effect here, because {reason}")
     plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
@@ -291,8 +334,8 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
     path = f"{ROOM}.reduce_bucket_size"
     if not config.stated.get(path):
         return None
-    if plan.fsdp or plan.offload or plan.axes.used:
-        other = "FSDP" if plan.fsdp else "the optimizer on the host" if plan.offload else "other axes"
+    if plan.fsdp or plan.offload or plan.on_device:
+        other = "FSDP" if plan.fsdp else "the optimizer on the host" if plan.offload else f"minidist.{plan.chapter}"
         plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
         return None
     return int(config[path])
@@ -301,7 +344,8 @@ def _bucket_size(config: Config, plan: ConfigPlan) -> int | None:
 def _beyond(plan: ConfigPlan) -> list[str]:
     """The configuration's settings that no option expresses."""
     found = []
-    usual = AdamW(weight_decay=vars(plan.optimizer)["weight_decay"])
+    decay = vars(plan.optimizer)["weight_decay"]
+    usual = OneBitAdam(eps=EPS, weight_decay=decay) if plan.freeze else AdamW(weight_decay=decay)
     if isinstance(plan.optimizer, AdamW) and plan.optimizer != usual:
         found.append(f"betas {plan.optimizer.beta1:g} {plan.optimizer.beta2:g}, eps {plan.optimizer.eps:g}")
     if isinstance(plan.optimizer, SGD) and plan.optimizer.momentum != 0.9:

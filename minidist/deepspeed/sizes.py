@@ -86,6 +86,16 @@ def passing(plan: ConfigPlan, model: Decoder | Count) -> float:
     return p * gathered + wide * summed
 
 
+def second_copy(plan: ConfigPlan, model: Decoder | Count) -> float:
+    """Bytes of ZeRO++'s second copy of the parameters, which the ranks of a host share."""
+    return sizes(plan)[0] * model.parameters / plan.second if plan.second else 0
+
+
+def errors(plan: ConfigPlan, model: Decoder | Count) -> float:
+    """Bytes of what 1-bit Adam has not sent so far."""
+    return BYTES[plan.precision].computed * model.parameters if plan.freeze else 0
+
+
 def again(plan: ConfigPlan, model: Decoder | Count) -> int:
     """Parameters of the layers that stage 3 gathers to run them again."""
     if isinstance(model, Count):
@@ -98,7 +108,7 @@ def at_most(plan: ConfigPlan, model: Decoder | Count, s: int | None) -> tuple[fl
     """Bytes on a rank's device at the fullest moment, and which this is."""
     p, _ = sizes(plan)
     of = states(plan, model)
-    parameters: float = p * persistent(plan, model)
+    parameters: float = p * persistent(plan, model) + second_copy(plan, model) + errors(plan, model)
     if plan.below or (plan.nvme and plan.stage == 3):
         parameters += (1 if plan.below else 2) * p * max(model.units, default=0) / plan.ranks
     else:

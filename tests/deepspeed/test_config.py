@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minidist import UsageError
 from minidist.cli import read
 from minidist.cli.shared import TrainingOptions
+from minidist.compression import OneBitAdam
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
@@ -434,7 +435,7 @@ def test_random_ones(config: dict[str, Any], ranks: int) -> None:
     if plan is None:
         assert len(said.splitlines()) == 1
         return
-    assert plan.batch == plan.micro_batch * plan.accumulate * ranks
+    assert plan.batch == plan.micro_batch * plan.accumulate * plan.data_ranks
     assert 0 <= plan.settings(0).learning_rate(7) < float("inf")
     assert all(len(note.splitlines()) == 1 for note in plan.notes)
 
@@ -461,3 +462,33 @@ def test_experts_are_on_data_and_context_ranks() -> None:
     assert (axes.cp, axes.ep) == (2, 4)
     with pytest.raises(UsageError, match="autoep_size 4 does not divide the 2 ranks"):
         planning.make(config | {"tensor_parallel": {"autotp_size": 2}}, 4)
+
+
+# ---- fewer bytes -----------------------------------------------------------------------------------------------------
+
+ZEROPP = (
+    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 2,'
+    ' "zero_quantized_gradients": true, "reduce_bucket_size": 1000, "stage3_prefetch_bucket_size": 1000,'
+    ' "offload_optimizer": {"device": "cpu"}}, "activation_checkpointing": {"cpu_checkpointing": true}'
+)
+ONE_BIT = '"optimizer": {"type": "onebitadam", "params": {"freeze_step": FREEZE, "eps": 1e-4, "betas": [0.9, 0.95]}}'
+
+
+def test_zeropp_s_three_keys_run_its_chapter() -> None:
+    """What that chapter does not have has a line each."""
+    plan = planned(f"{{{T}, {ZEROPP}}}", ranks=8)
+    assert plan.chapter == "zeropp"
+    assert plan.arguments()[:2] == ["--ranks-per-host", "2"]
+    assert [note.partition(" has")[0].rpartition(".")[2] for note in plan.notes] == [
+        "device", "reduce_bucket_size", "cpu_checkpointing", "prefetch_bucket_size",
+    ]  # fmt: skip
+    assert all("minidist.zeropp" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("stated", "freeze"), [("0", 1), ("7", 7), ("1e5", 100_000)])
+def test_one_bit_adam_runs_compression(stated: str, freeze: int) -> None:
+    plan = planned(f"{{{T}, {ONE_BIT.replace('FREEZE', stated)}}}")
+    assert plan.chapter == "compression"
+    assert plan.arguments()[:4] == ["--with", "sign", "--freeze-step", str(freeze)]
+    assert plan.optimizer == OneBitAdam(0.9, 0.95, 1e-4)
+    assert plan.beyond == []

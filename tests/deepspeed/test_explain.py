@@ -77,6 +77,43 @@ def test_what_runs_again_is_gathered_and_read_again(tmp_path: Path) -> None:
         assert other - one == pytest.approx(more / 1e9, abs=1e-3), row
 
 
+def test_zeropp_adds_a_copy_and_sends_less(tmp_path: Path) -> None:
+    """On 8 hosts of 8."""
+    keys = '"zero_quantized_weights": true, "zero_hpz_partition_size": 8, "zero_quantized_gradients": true'
+    config = '{"train_batch_size": 128, "fp16": {"enabled": true}, "zero_optimization": {"stage": 3KEYS}}'
+    less, zero3 = (
+        explained(tmp_path, config.replace("KEYS", more), "--model", "llama2-7b", "--ranks", "64")
+        for more in (f", {keys}", "")
+    )
+    assert figures(less, "second copy") == f"{2 * PSI / 8 / 1e9:.3f}"
+    held = [float(figures(text, "at the fullest moment")) for text in (less, zero3)]
+    assert held[0] - held[1] == pytest.approx(2 * PSI / 8 / 1e9, abs=2e-3)
+    assert figures(less, "all-gather forward") == f"{PSI * 63 / 64 / 1e9:.3f}"
+    assert figures(less, "all-gather backward") == f"{2 * PSI * 7 / 8 / 1e9:.3f}"
+    assert figures(less, "all-to-all within hosts") == f"{PSI / 2 * 7 / 8 / 1e9:.3f}"
+    assert figures(less, "all-to-all across hosts") == f"{PSI / 16 * 7 / 8 / 1e9:.3f}"
+    sent, before = (float(figures(text, "total sent")) / (2 * PSI / 1e9) for text in (less, zero3))
+    assert (f"{sent:.2f}", f"{before:.2f}") == ("1.63", "2.95")  # 1.61 without scales
+    leaves, rings = (
+        float(figures(less, row)) / (2 * PSI / 1e9) for row in ("leaves a host, of G ranks", "  with ZeRO-3's rings")
+    )
+    assert (f"{leaves:.2f}", f"{rings:.2f}") == ("0.73", "2.95")  # 0.71 without
+    assert "python -m minidist.zeropp --ranks-per-host 8 --batch 128" in less
+
+
+def test_one_bit_adam_sends_a_sixteenth_after_its_freeze_step(tmp_path: Path) -> None:
+    optimizer = '"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}'
+    text = explained(
+        tmp_path, f'{{"train_batch_size": 64, "fp16": {{"enabled": true}}, {optimizer}}}', "--model", "llama2-7b"
+    )
+    ring = 2 * 2 * PSI * 7 / 8
+    assert figures(text, "errors of what is sent") == f"{4 * PSI / 1e9:.3f}"
+    assert figures(text, "all-reduce gradients") == f"{ring / 1e9:.3f}"
+    assert "23,000 updates" in text
+    assert figures(text, "signs of the momentum") == f"{ring / 16 / 1e9:.3f}"
+    assert "--with sign --freeze-step 23000" in text
+
+
 def test_the_command_line_is_one_for_a_shell(tmp_path: Path) -> None:
     disk = tmp_path / "my disk; echo $HOME"
     offload = json.dumps({"device": "nvme", "nvme_path": str(disk)})
