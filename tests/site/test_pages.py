@@ -194,7 +194,7 @@ def test_the_one_text_has_the_readme_and_every_chapter() -> None:
 def test_a_lesson_keeps_its_code_and_its_outputs(tmp_path: Path) -> None:
     """What is shown is the notebook of the clone, with links that lead to pages, and a note that it is not run here."""
     sources, notebooks = Sources(tmp_path), sorted(CLONE.glob("lessons/*/lesson.ipynb"))
-    assert len(notebooks) == 18
+    assert len(notebooks) == 20
     for notebook in notebooks:
         own = json.loads(notebook.read_text())["cells"]
         shown = json.loads(sources.relink_notebook(str(notebook.relative_to(CLONE))))["cells"]
