@@ -37,7 +37,7 @@ def unpacked(pairs: Array, c: int) -> Array:
     return np.stack([pairs >> 4, pairs & 15], axis=2).reshape(len(pairs), -1)[:, :c].astype(np.int8) - 8
 
 
-def quantise(x: Array, block: int, most: int) -> tuple[Array, Array]:
+def quantize(x: Array, block: int, most: int) -> tuple[Array, Array]:
     rows, c = x.shape
     blocks = np.zeros((rows, -(-c // block), block), x.dtype)
     blocks.reshape(rows, -1)[:, :c] = x
@@ -46,9 +46,9 @@ def quantise(x: Array, block: int, most: int) -> tuple[Array, Array]:
     return numbers.astype(np.int8).reshape(rows, -1)[:, :c], scales
 
 
-def add_quantised(comm: Comm, x: Array, block: int) -> Array:
+def add_quantized(comm: Comm, x: Array, block: int) -> Array:
     rows = x.reshape(comm.size, -1)
-    numbers, scales = quantise(rows, block, 7)
+    numbers, scales = quantize(rows, block, 7)
     pairs, scales = ring.all_to_all(comm, packed(numbers)), ring.all_to_all(comm, scales)
     each = np.repeat(scales.astype(x.dtype), block, axis=1)[:, : rows.shape[1]]
     return (unpacked(pairs, rows.shape[1]) * each).sum(axis=0)

@@ -1,9 +1,11 @@
 """Exercise 20: a slow wire. Send less, remember what was not sent, and sum what was rounded.
 
 Fill in the six functions; `pytest lessons/20_slow_wire` says how many points they earn. Arrays are flat, (S,), unless
-their shape is given, and stay what they are: float32 or float64. Send with `minidist.ring`, whose collectives count
-their bytes: `all_to_all(comm, x)` sends row i of x (N, ...) to rank i, `all_gather(comm, x, size)` puts equal arrays of
-all N ranks together, one after the other, into one of `size` elements, and `all_reduce(comm, x)` returns the sum.
+their shape is given, and stay what they are: float32 or float64. Send with `minidist.ring`:
+
+    all_to_all(comm, x)          row i of x (N, ...) goes to rank i; row i of the result came from rank i
+    all_gather(comm, x, size)    the ranks' arrays, one after the other, `size` elements in all
+    all_reduce(comm, x)          the sum
 """
 
 from collections.abc import Callable, Sequence
@@ -30,19 +32,21 @@ def unpacked(pairs: Array, c: int) -> Array:
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def quantise(x: Array, block: int, most: int) -> tuple[Array, Array]:
+def quantize(x: Array, block: int, most: int) -> tuple[Array, Array]:
     """(numbers, scales): x ≈ numbers · scales, each row in blocks of `block` elements that share a scale.
 
-    x (N, c): the last block of a row may be shorter
+    x (N, c): its last block in a row may be shorter
+
     numbers (N, c), int8: whole numbers from -most to most
+
     scales (N, ⌈c/block⌉), float32: with the largest |x| of a block its largest number is `most`; 0 for a block of zeros
 
-    No element is off by more than half of its scale, but for float32's rounding of the scale itself.
+    No element is off by more than half of its scale, except for float32's rounding of the scale itself.
     """
     raise NotImplementedError
 
 
-def add_quantised(comm: Comm, x: Array, block: int) -> Array:
+def add_quantized(comm: Comm, x: Array, block: int) -> Array:
     """Chunk r of the ranks' sum, on rank r: (S/N,), of x (S,), where N divides S.
 
     Every rank's chunk is rounded once, to whole numbers from -7 to 7 in blocks of `block`, which may cross no chunk's

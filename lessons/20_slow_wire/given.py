@@ -14,7 +14,7 @@ from minidist.mpi.comm import Comm
 from minidist.zeropp import quantised, restored
 
 Array = np.ndarray
-ASKED = ("quantise", "add_quantised", "send_with_feedback", "add_largest", "top_k_step", "outer_step")
+ASKED = ("quantize", "add_quantized", "send_with_feedback", "add_largest", "top_k_step", "outer_step")
 
 
 def sent(comm: Comm) -> int:

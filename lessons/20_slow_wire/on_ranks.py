@@ -11,7 +11,7 @@ from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-ON_RANKS = ("add_quantised", "add_largest")  # these take comm first
+ON_RANKS = ("add_quantized", "add_largest")  # these take comm first
 
 
 def told(value: Any) -> Any:
@@ -35,7 +35,7 @@ def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> di
 
 def replace(exercise: ModuleType, function: str) -> None:
     """Other functions of the exercise that this one may call are the lesson's own."""
-    own = {"add_quantised": {"quantise": rounded, "packed": in_pairs, "unpacked": one_by_one}}
+    own = {"add_quantized": {"quantize": rounded, "packed": in_pairs, "unpacked": one_by_one}}
     vars(exercise).update(own.get(function, {"add_largest": largest} if function == "top_k_step" else {}))
 
 

@@ -7,7 +7,7 @@ from minidist.memory.colors import BLUE, DARK, RED
 
 
 def draw_errors(ranks: Sequence[int], errors: Mapping[str, Sequence[float]]) -> None:
-    """Errors of quantised sums over the number of ranks, a line for each way to sum."""
+    """Errors of quantized sums over the number of ranks, a line for each way to sum."""
     fig, [[axes]] = canvas(6.4, 3.2)
     for color, (name, values) in zip((BLUE, RED), errors.items(), strict=True):
         axes.plot(ranks, values, color=color, marker="o", linewidth=1.2)

@@ -16,7 +16,7 @@ from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
-ASKED = ("quantise", "add_quantised", "send_with_feedback", "add_largest", "top_k_step", "outer_step")
+ASKED = ("quantize", "add_quantized", "send_with_feedback", "add_largest", "top_k_step", "outer_step")
 HIDDEN = ("answers", "given", "minidist.compression", "minidist.zeropp", "minidist.local_sgd")
 
 
@@ -33,7 +33,7 @@ def pair(each: Case, value: Any, names: str) -> list[Any]:
     return value
 
 
-def quantised(each: Case, outcome: Outcome) -> tuple[Array, Array, Array]:
+def quantized(each: Case, outcome: Outcome) -> tuple[Array, Array, Array]:
     """(numbers, scales, each element's scale) that were returned, in the form that is asked for."""
     x, block, _ = each.inputs[0]
     found, scales = pair(each, outcome.value["returned"], "numbers and scales")
@@ -50,20 +50,20 @@ def quantised(each: Case, outcome: Outcome) -> tuple[Array, Array, Array]:
     return found, scales, np.repeat(scales.astype(float), block, axis=1)[:, : x.shape[1]]
 
 
-def quantise_cases(submission: Submission, shapes: Sequence[tuple[int, int, int, int]]) -> list[Case]:
+def quantize_cases(submission: Submission, shapes: Sequence[tuple[int, int, int, int]]) -> list[Case]:
     cases = []
     for rows, c, block, most in shapes:
         x = submission.random.standard_normal((rows, c)) * 10.0 ** submission.random.integers(-3, 4, (rows, 1))
-        of = f"quantise of {shape(x)}, blocks of {block}, to {most}"
-        cases.append(Case(1, of, [[x, block, most]], {"function": "quantise"}))
+        of = f"quantize of {shape(x)}, blocks of {block}, to {most}"
+        cases.append(Case(1, of, [[x, block, most]], {"function": "quantize"}))
     return cases
 
 
 def check_half(submission: Submission) -> None:
-    cases = quantise_cases(submission, [(3, 64, 16, 127), (2, 64, 8, 7), (1, 32, 32, 7)])
-    for each, [outcome] in by_case(submission, "call", cases, ["quantise"]):
+    cases = quantize_cases(submission, [(3, 64, 16, 127), (2, 64, 8, 7), (1, 32, 32, 7)])
+    for each, [outcome] in by_case(submission, "call", cases, ["quantize"]):
         x, block, most = each.inputs[0]
-        found, scales, of_element = quantised(each, outcome)
+        found, scales, of_element = quantized(each, outcome)
         if abs(found.astype(int)).max() > most:
             lose(f"On {each.label}: numbers go up to {abs(found.astype(int)).max()}; {most} is the most.")
         wanted = abs(x.reshape(len(x), -1, block)).max(axis=2) / most
@@ -79,31 +79,31 @@ def check_half(submission: Submission) -> None:
 
 def check_odd(submission: Submission) -> None:
     """Short last blocks, and blocks of zeros. How numbers are rounded is asked elsewhere."""
-    cases = quantise_cases(submission, [(2, 21, 8, 7), (3, 5, 16, 127), (2, 17, 4, 127)])
+    cases = quantize_cases(submission, [(2, 21, 8, 7), (3, 5, 16, 127), (2, 17, 4, 127)])
     for each in cases:
         x, block, _ = each.inputs[0]
         x[0, :block] = 0
-    for each, [outcome] in by_case(submission, "call", cases, ["quantise"]):
+    for each, [outcome] in by_case(submission, "call", cases, ["quantize"]):
         x, block, _ = each.inputs[0]
-        found, scales, of_element = quantised(each, outcome)
+        found, scales, of_element = quantized(each, outcome)
         if scales[0, 0] != 0 or found[0, :block].any():
             lose(f"On {each.label}: the first block has zeros alone. Its scale and its numbers are to be 0.")
         if np.any(abs(x - found * of_element) > 1.01 * of_element + 1e-12):
             lose(f"On {each.label}: numbers · scales are further from x than a whole scale.")
 
 
-def add_quantised_cases(submission: Submission) -> list[Case]:
+def add_quantized_cases(submission: Submission) -> list[Case]:
     cases = []
     for n, c, block in ((4, 24, 8), (2, 21, 8), (5, 16, 4), (3, 7, 16), (1, 12, 4)):
         inputs = [[submission.random.standard_normal(n * c), block] for _ in range(n)]
         more = f", blocks of {block}"
-        cases.append(Case(n, label("add_quantised", n, n * c, more), inputs, {"function": "add_quantised"}))
+        cases.append(Case(n, label("add_quantized", n, n * c, more), inputs, {"function": "add_quantized"}))
     return cases
 
 
 def rounded_once(x: Array, n: int, block: int) -> Array:
     rows = x.reshape(n, -1)
-    numbers, scales = lessons_own(__file__, "quantise")(rows, block, 7)
+    numbers, scales = lessons_own(__file__, "quantize")(rows, block, 7)
     return numbers * np.repeat(scales.astype(float), block, axis=1)[:, : rows.shape[1]]
 
 
@@ -117,7 +117,7 @@ def around_a_ring(each: Case, rank: int) -> Array:
 
 
 def check_rounded_once(submission: Submission) -> None:
-    for each, rank, outcome in by_rank(submission, "call", add_quantised_cases(submission), ["add_quantised"]):
+    for each, rank, outcome in by_rank(submission, "call", add_quantized_cases(submission), ["add_quantized"]):
         block = each.inputs[0][1]
         exact = np.sum([x.reshape(each.n, -1)[rank] for x, _ in each.inputs], axis=0)
         wanted = np.sum([rounded_once(x, each.n, block)[rank] for x, _ in each.inputs], axis=0)
@@ -135,8 +135,8 @@ def check_rounded_once(submission: Submission) -> None:
             lose(f"{on(each, rank)} sent nothing.")
 
 
-def check_quantised_bytes(submission: Submission) -> None:
-    for each, rank, outcome in by_rank(submission, "call", add_quantised_cases(submission), ["add_quantised"]):
+def check_quantized_bytes(submission: Submission) -> None:
+    for each, rank, outcome in by_rank(submission, "call", add_quantized_cases(submission), ["add_quantized"]):
         x, block = each.inputs[rank]
         c = x.size // each.n
         check_roughly(each, rank, outcome.value["returned"], [x.reshape(each.n, -1)[rank] for x, _ in each.inputs], 0.6)
@@ -162,7 +162,7 @@ def check_roughly(each: Case, rank: int, found: Any, parts: Sequence[Array], lea
 def feedback_case(submission: Submission, times: int, size: int, k: int) -> Case:
     vectors = submission.random.standard_normal((times, size))
     error = submission.random.standard_normal(size)
-    return Case(1, f"{times} vectors of {size}, of which {k} elements are sent", [[vectors, error]], {"k": k})
+    return Case(1, f"{times} vectors of {size}, whose {k} largest are sent", [[vectors, error]], {"k": k})
 
 
 def check_telescopes(submission: Submission) -> None:
@@ -385,10 +385,10 @@ def trained_alone(each: Case, moments_too: bool = False) -> list[list[float]]:
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
 
-test_half = part(3, "quantise: off by half a scale at most", check_half)
-test_odd = part(1, "quantise: zeros, and short blocks", check_odd)
-test_rounded_once = part(3, "add_quantised: each part is rounded once", check_rounded_once)
-test_quantised_bytes = part(1, "add_quantised: bytes", check_quantised_bytes)
+test_half = part(3, "quantize: off by half a scale at most", check_half)
+test_odd = part(1, "quantize: zeros, and short blocks", check_odd)
+test_rounded_once = part(3, "add_quantized: each part is rounded once", check_rounded_once)
+test_quantized_bytes = part(1, "add_quantized: bytes", check_quantized_bytes)
 test_telescopes = part(2, "send_with_feedback: nothing is lost", check_telescopes)
 test_waiting = part(1, "send_with_feedback: what waits is compressed, too", check_waiting)
 test_largest = part(2, "add_largest: the sum", check_largest)
@@ -431,8 +431,8 @@ def check_restore(submission: Submission) -> None:
 
 GAPS = gaps(globals(), "advantage", "one_bit", "restore")
 PARTS = {
-    "quantise": together(test_half, test_odd),
-    "add_quantised": together(test_rounded_once, test_quantised_bytes),
+    "quantize": together(test_half, test_odd),
+    "add_quantized": together(test_rounded_once, test_quantized_bytes),
     "send_with_feedback": together(test_telescopes, test_waiting),
     "add_largest": together(test_largest, test_largest_bytes),
     "top_k_step": test_top_k,
