@@ -11,7 +11,7 @@ import numpy as np
 from minidist import ring
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
-from minidist.zeropp import quantised, restored
+from minidist.zeropp import quantized, restored
 
 Array = np.ndarray
 ASKED = ("quantize", "add_quantized", "send_with_feedback", "add_largest", "top_k_step", "outer_step")
@@ -170,7 +170,7 @@ def without_a_mask(comm: Comm, gradient: Array, velocity: Array, error: Array, k
 
 def whole_numbers(x: Array, block: int) -> tuple[Array, Array]:
     """Whole numbers from -7 to 7 of x (rows, c), and scales."""
-    return quantised(x, block, 7)
+    return quantized(x, block, 7)
 
 
 def error_of_sums(n: int, in_a_ring: bool, block: int = 64, size: int = 256, draws: int = 20) -> float:
@@ -181,7 +181,7 @@ def error_of_sums(n: int, in_a_ring: bool, block: int = 64, size: int = 256, dra
         x = draw.standard_normal((n, size))
 
         def rounded(row: Array) -> Array:
-            return restored(*quantised(row[None], block, 7), block, row.dtype)[0]
+            return restored(*quantized(row[None], block, 7), block, row.dtype)[0]
 
         if in_a_ring:
             total = x[0]
