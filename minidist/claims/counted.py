@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from minidist.claims import divided, staged
+from minidist.claims import divided, fewer, staged
 from minidist.claims.declared import Job, gpipes, mixtures, models, report_on, sent
 from minidist.exchange.one_process import run_ranks
 from minidist.papers import fsdp, local_sgd, mixed_precision, parameter_server, zero, zero_offload
@@ -205,4 +205,5 @@ JOBS = [
     mixtures(),
     *staged.JOBS,
     *divided.JOBS,
+    *fewer.JOBS,
 ]

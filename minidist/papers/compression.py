@@ -102,4 +102,18 @@ TIMES = [
     for model, (before, after, ratio) in DGC.items()
     for value, bounds in [from_rounded(partial(truediv, before), after)]
 ]
-FIGURES = [BITS, WHOLE, *TIMES, DENSE, *EPOCH.values(), *LESS.values()]
+WARMING = {  # DGC's warm-up sends 1/4 of all elements in its first epoch, and of these 1/4 in each next one
+    epoch: Figure("DGC §3.3", f"warm-up, epoch {epoch}: not sent", printed, "%", "100(1 - 1/4ⁿ)", 100 * (1 - 4**-epoch),
+                  decimals(len(printed.partition(".")[2])))
+    for epoch, printed in enumerate(("75", "93.75", "98.4375", "99.6", "99.9"), 1)
+}  # fmt: skip
+DENSITY = 0.001
+GONE = {
+    n: Figure(
+        "DGC, abstract", f"at least so much less, counted on {n:,} ranks", "270", "times", "1/(Nδ)",
+        advantage(n, DENSITY), decimals(0),
+        differs="it is what one worker sends up, once; all-gathered, what is sparse has 1/(Nδ) of a dense ring's",
+    )
+    for n in (512, 1024)
+}  # fmt: skip
+FIGURES = [BITS, WHOLE, *TIMES, *WARMING.values(), *GONE.values(), DENSE, *EPOCH.values(), *LESS.values()]

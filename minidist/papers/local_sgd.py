@@ -17,4 +17,6 @@ def outer(psi: int, lr: float, momentum: float, nbytes: int) -> int:
 
 WORKERS, EVERY = 8, 500  # DiLoCo's, section 3
 LESS = Figure("DiLoCo, abstract", "8 workers, less communication", "500", "times", "2ΨH/2Ψ", None, format_whole)
-FIGURES = [LESS]
+ROUNDS = 128  # averagings
+STEPS = Figure("DiLoCo §3", "steps of a worker", "64,000", "", "T·H", ROUNDS * EVERY, format_whole)
+FIGURES = [LESS, STEPS]

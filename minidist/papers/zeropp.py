@@ -70,15 +70,20 @@ def on_all_links(w: int, g: int) -> float:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-def limit(part: str, printed: str, formula: str, value: float) -> Figure:
+def limit(part: str, printed: str, formula: str, value: float, unit: str = "M") -> Figure:
     """A row of table 1: between hosts, for any number of them."""
-    return Figure(
-        "ZeRO++ table 1", part, printed, "M", formula, value, decimals(len(printed) - 2 if "." in printed else 0)
-    )
+    places = len(printed.partition(".")[2])
+    return Figure("ZeRO++ table 1", part, printed, unit, formula, value, decimals(places), "a second source")
 
 
-FIGURES = [
-    limit("forward all-gather", "0.5", "8 bits/16", 8 / 16),
-    limit("backward all-gather", "0", "within the host", 0.0),
-    limit("backward reduce-scatter", "0.25", "4 bits/16", 4 / 16),
-]
+FORWARD = limit("forward all-gather", "0.5", "8 bits/16", 8 / 16)
+BACKWARD = limit("backward all-gather", "0", "within the host", 0.0)
+GRADIENTS = limit("backward reduce-scatter", "0.25", "4 bits/16", 4 / 16)
+ZERO3 = limit("ZeRO-3, together", "3", "three rings", 3.0)
+TOGETHER = limit("ZeRO++, together", "0.75", "1/2 + 0 + 1/4", 1 / 2 + 1 / 4)
+LESS = Figure("ZeRO++, abstract", "less between hosts", "4", "times", "3/0.75", 3 / 0.75, decimals(0))
+ONE_HOP = Figure(
+    "VeOmni, pull request 1167", "all-to-all of all ranks, of 8 a host, more between hosts", "8", "times", "G", 8.0,
+    decimals(0), "a second source",
+)  # fmt: skip
+FIGURES = [FORWARD, BACKWARD, GRADIENTS, ZERO3, TOGETHER, LESS, ONE_HOP]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from minidist import UsageError
-from minidist.claims import counted, declared, divided, papers, reports, staged
+from minidist.claims import counted, declared, divided, fewer, papers, reports, staged
 from minidist.data_parallel import DataParallel
 from minidist.fsdp import FSDP
-from minidist.papers import llama3, zero
+from minidist.papers import compression, llama3, zero
 from sampling import shard_of_this_run
 
 
@@ -106,6 +106,15 @@ OTHERS = {  # what is counted on other ranks: a job, the line of another program
         divided.checkpoints_on(16)[0].line.replace("zero_r --tp 16 --zero 0", "tensor_parallel"),
         ["a block", "P_a"],
     ),
+    "an epoch behind": (fewer.warming(3), fewer.warming(2).line, ["warm-up, epoch 3"]),
+    "signs that are two bits": (
+        fewer.one_bit(), fewer.one_bit().line.replace("--width 64", "--width 2"), ["compressed stage"],
+    ),
+    "hosts of 4": (
+        fewer.between_hosts(), fewer.between_hosts().line.replace("host 8", "host 4"),
+        ["backward reduce-scatter", "ZeRO++, together", "all-to-all of all"],
+    ),
+    "matrices that are whole": (fewer.moonlight(), fewer.moonlight().line.replace("elements", "matrices"), ["at most"]),
     "any host": (
         divided.routed(), divided.routed().line.replace(" --host-limit 4", ""), ["nodes of a token", "cost of 8"],
     ),
@@ -145,6 +154,12 @@ def test_another_program_does_not_give_the_figure(name: str) -> None:
                 assert not figure.agrees(value), figure.cell
                 of_another[cell] += 1
     assert all(of_another.values())
+
+
+def test_a_column_more_gives_no_number_of_the_table() -> None:
+    """PowerSGD's table 3, with P and Q of rank 3 in place of 2."""
+    less = fewer.resnet_sent(None) / fewer.resnet_sent(3)
+    assert not any(figure.agrees(less) for figure in compression.LESS.values())
 
 
 def test_a_layer_that_keeps_a_quarter_more_gives_no_number_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
