@@ -56,7 +56,7 @@ LOADED = [(n, source, sized(line)) for n, source, line in table(__file__, "loade
 SAVED |= {
     name: f"{name} {EXACT}"
     for name in (line.split()[0] for _, line in unnamed([*SAVED.values(), *(line for *_, line in LOADED)]))
-    if (job := job_of(f"{name} --save new", 4)) and is_plain(find(name).serial(job))
+    if (job := job_of(f"{name} --save new", 4)) and is_plain(getattr(find(name), "serial", lambda _: None)(job))
 }
 
 

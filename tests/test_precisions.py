@@ -14,6 +14,7 @@ from alone import known_alone, train_alone
 from cases import RANKS, every_case, job_of
 from minidist.nn.precision import PRECISIONS
 from minidist.programs.chapter import find
+from minidist.programs.serial import PLAIN
 from ranks import launch
 from sampling import shard_of_this_run
 from tables import table
@@ -38,7 +39,11 @@ def synchronous(line: str, n: int) -> bool:
     """Whether its losses are those of serial training: no weights are older than the newest, no token is dropped, and
     none is kept from an expert's host."""
     chapter = find(line.split()[0])
-    plain = chapter.serial(job_of(line, n)).plain if hasattr(chapter, "serial") else not re.search("ssp|async", line)
+    if hasattr(chapter, "serial"):
+        serial = chapter.serial(job_of(line, n))
+        plain = serial.plain and serial.make is PLAIN.make  # else it has another update
+    else:
+        plain = not re.search("ssp|async", line)
     return plain and "--capacity" not in line and "--host-limit" not in line
 
 

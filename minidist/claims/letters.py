@@ -8,7 +8,8 @@ Letters = Mapping[str, str]  # what each means
 # What formulas say in words. "a layer" is one; "as/ht" is a·s/(h·t).
 WORDS = re.compile(
     r"one process's( ± [-e.\d]+)?|one a message|nothing else|the same|likewise(, SwiGLU)?|a layer|after B: less|"
-    r"about the mean|from others|pairs of the maps|done or begun there|begun there|max of \d|log₂|"
+    r"about the mean|edges between hosts|a block|from others|pairs of the maps|done or begun there|begun there|"
+    r"max of \d|log₂|"
     r"\b(max|min|all|or|to|tokens|load|rows|layers|inputs|blocks|ranges|gaps|passed|files|gathered|summed|core|gone|peak|kept)\b"
 )
 
