@@ -31,7 +31,7 @@ LINES = {
     "ring": ["--size", "10000000", "--json", "report"],
     "mapreduce": ["wordcount", *TEXTS, "--output", "out", "--maps", "100", "--json", "report"],
 }
-NAMES = [chapter.name for chapter in CHAPTERS if chapter.name != "train"]
+NAMES = [each.name for each in CHAPTERS if each.name not in ("train", "spmd_types")]  # the latter is over in a moment
 
 
 def end_one(seed: int, folder: Path) -> None:
