@@ -11,7 +11,13 @@ from classroom.mistakes import MUTANTS, Mistake
 from classroom.quick import QuickGrader
 from sampling import shard_of_this_run
 
-SLIPS = [mutant for number in ("16", "17", "18", "20") for mutant in MUTANTS[number].values()]
+# One keeps an array in a function, which the ranks of one process share: test_grades.py has it, in processes.
+SLIPS = [
+    mutant
+    for number in ("16", "17", "18", "20")
+    for mutant in MUTANTS[number].values()
+    if mutant.name != "forgets_the_first_rows"
+]
 OF_THIS_RUN = shard_of_this_run([slip for slip in SLIPS if slip.lesson != "18"], 10)  # 18's train systems
 
 
