@@ -48,7 +48,7 @@ class Compressor(Protocol):
 
 
 class Sign:
-    """1-bit Adam's all-reduce (section 5): all-to-all of packed signs, a sum, all-gather of the sum's own signs."""
+    """1-bit Adam's compressed all-reduce: all-to-all of packed signs, a sum, all-gather of the sum's own signs."""
 
     def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
         c = x.size // comm.size  # elements of a chunk
@@ -143,25 +143,25 @@ class LowRank:
         self.q = dict[str, Array]()  # by parameter: from the step before, a good start for the next
 
     def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
-        total, sent = np.zeros((2, x.size), x.dtype)
-        matrices, others = list[tuple[str, Array, Array, Array]](), list[tuple[Array, Array, Array]]()
-        for (parameter, of), (_, t), (_, s) in zip(flat.views(x), flat.views(total), flat.views(sent), strict=True):
-            if self.reduces(parameter):
-                matrices.append((parameter.name, *(each.reshape(len(each), -1) for each in (of, t, s))))  # type: ignore[arg-type]
-            else:
-                others.append((of, t, s))
-        left = [of @ self.start(name, of) for name, of, _, _ in matrices]
+        total, sent = np.zeros_like(x), x.copy()  # of what is not reduced, all is sent
+        (xs, vectors), (totals, sums), (sents, _) = (self.split(flat, array) for array in (x, total, sent))
         with comm.phase("P and vectors"):
-            summed = all_reduce_together(comm, [*left, *(of for of, _, _ in others)])
-        for (of, t, s), found in zip(others, summed[len(matrices) :], strict=True):
-            t[...], s[...] = found, of
-        ps = [np.linalg.qr(p)[0] for p in summed[: len(matrices)]]
-        own = [of.T @ p for (_, of, _, _), p in zip(matrices, ps, strict=True)]
+            found = all_reduce_together(comm, [*(m @ self.start(name, m) for name, m in xs.items()), *vectors])
+        for vector, of in zip(sums, found[len(xs) :], strict=True):
+            vector[...] = of
+        ps = [np.linalg.qr(p)[0] for p in found[: len(xs)]]
+        own = [m.T @ p for m, p in zip(xs.values(), ps, strict=True)]
         with comm.phase("Q"):
             qs = all_reduce_together(comm, own)
-        for (name, _, t, s), p, q, mine in zip(matrices, ps, qs, own, strict=True):
-            t[...], s[...], self.q[name] = p @ q.T, p @ mine.T, q
+        for name, p, q, mine in zip(xs, ps, qs, own, strict=True):
+            totals[name][...], sents[name][...], self.q[name] = p @ q.T, p @ mine.T, q
         return total, sent
+
+    def split(self, flat: Flat, array: Array) -> tuple[dict[str, Array], list[Array]]:
+        """Views of an array (padded,): matrices (m, k) that are reduced, by name; and all other parameters."""
+        views = flat.views(array)
+        matrices = {parameter.name: of.reshape(len(of), -1) for parameter, of in views if self.reduces(parameter)}
+        return matrices, [of for parameter, of in views if not self.reduces(parameter)]
 
     def reduces(self, parameter: Parameter) -> bool:
         """Whether a parameter's P and Q are smaller than itself."""
@@ -226,15 +226,15 @@ class Compressed(DataParallel):
         finite: an overflow must not get into the error."""
         if not self.compressing:
             return super().squares()
-        self.own = sum(sum_of_squares(flat.grad) for flat in self.flats)
-        return self.sum_of(self.own)
+        self.own_squares = sum(sum_of_squares(flat.grad) for flat in self.flats)
+        return self.sum_of(self.own_squares)
 
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
         if not self.compressing:
             return super().update(flat, grad, scale)
         # A rank clips its own gradient, to a norm that leaves the sum's as it would be: DGC, section 3.2.
         limit, unit = self.settings.clip / math.sqrt(self.comm.size), 1 / self.loss_scale.scale
-        x = grad.astype(flat.master.dtype) * (unit * clipping_factor(math.sqrt(self.own) * unit, limit))
+        x = grad.astype(flat.master.dtype) * (unit * clipping_factor(math.sqrt(self.own_squares) * unit, limit))
         optimizer = self.settings.optimizer
         if isinstance(optimizer, OneBitAdam):
             part = (1 - optimizer.beta1) * x + optimizer.beta1 / self.comm.size * flat.moments[0]  # of the momentum
@@ -248,7 +248,7 @@ class Compressed(DataParallel):
         velocity *= self.momentum
         velocity += x
         total, sent = self.send(flat, velocity)
-        velocity[sent != 0] = 0  # "momentum factor masking": what has been sent does not push once more
+        velocity[sent != 0] = 0  # "momentum factor masking" (3.3): what has been sent does not push once more
         super().update(flat, total, 1.0)
 
     def send(self, flat: Flat, x: Array) -> tuple[Array, Array]:

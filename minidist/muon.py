@@ -47,12 +47,12 @@ def orthogonalized(m: Array) -> Array:
     return x
 
 
-def take_step(param: Array, m: Array, rows: slice, lr: float, weight_decay: float) -> None:
-    """Move some elements of a matrix, flat, by Muon's update of the whole one, whose momentum is m. The factor gives
-    the update the size of Adam's, so that both can have one learning rate (Moonlight, equation 4)."""
+def take_step(param: Array, m: Array, at: slice, lr: float, weight_decay: float) -> None:
+    """Move the elements `at` of a matrix by Muon's update of the whole, whose momentum is m. The factor gives the
+    update the size of Adam's, so that both can have one learning rate (Moonlight, equation 4)."""
     update = 0.2 * max(m.shape) ** 0.5 * orthogonalized(m)
     param *= 1 - lr * weight_decay
-    param -= lr * update.ravel()[rows]
+    param -= lr * update.ravel()[at]
 
 
 def placed(sizes: list[int], n: int) -> list[int]:
@@ -131,10 +131,8 @@ class WholeMatrices(Muon):
         """Each owner gets the sums of its matrices' gradients: a reduce-scatter of parts of any sizes."""
         super().sum_over_axes()
         parts = self.by_owner("grad")
-        sums = [np.empty_like(part) for part in parts]
         with self.comm.phase("reduce-scatter gradients"):
-            ring.sum_around(self.comm, parts, sums, None, np.add)
-        parts[self.comm.rank] = sums[self.comm.rank]
+            ring.reduce_scatter_v(self.comm, parts, out=parts[self.comm.rank])
         self.fill("grad", parts)
 
     def gather(self, flat: Flat) -> None:
@@ -167,10 +165,9 @@ class WholeMatrices(Muon):
         if flat not in self.owner:
             return super().whole(flat, piece)
         mine = self.owner[flat] == self.comm.rank
+        room = piece.copy() if mine else np.empty(flat.size, piece.dtype)
         with self.comm.phase("checkpoint"):
-            return ring.broadcast(
-                self.comm, piece.copy() if mine else np.empty(flat.size, piece.dtype), self.owner[flat]
-            )
+            return ring.broadcast(self.comm, room, self.owner[flat])
 
 
 if __name__ == "__main__":
