@@ -142,6 +142,19 @@ def test_the_papers_resnet_on_two_ranks(r: int, figures: int) -> None:
         assert paper.LESS[r].agrees(paper.ELEMENTS / (nbytes / 4))
 
 
+def test_adam_before_and_after_its_variance_is_frozen() -> None:
+    """By hand: m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², θ ← (1-ηλ)θ - ηm/(√v + ε). Frozen: v stays, m is what is given,
+    and an element whose variance says nothing stays where it is, but for the decay."""
+    adam = OneBitAdam(beta1=0.5, beta2=0.75, eps=0.1, weight_decay=0.2)
+    param, m, v = np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)
+    adam.update(param, np.array([8.0, 0.0]), [m, v], scale=0.5, lr=0.5, step=1, decayed=1)
+    assert (m.tolist(), v.tolist()) == ([2.0, 0.0], [4.0, 0.0])
+    np.testing.assert_allclose(param, [0.9 - 0.5 * 2 / 2.1, 2.0])
+    adam.update_frozen(param, np.array([3.0, 5.0]), [m, v], 0.5, 0)
+    assert (m.tolist(), v.tolist()) == ([3.0, 0.0], [4.0, 0.0])
+    np.testing.assert_allclose(param, [0.9 - 0.5 * 2 / 2.1 - 0.5 * 3 / 2.1, 2.0])
+
+
 # ---- saved and resumed -----------------------------------------------------------------------------------------------
 
 

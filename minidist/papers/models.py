@@ -57,6 +57,17 @@ class Model:
         return replace(self, experts=experts, top=top, other=other)
 
     @property
+    def shapes(self) -> list[list[tuple[int, ...]]]:
+        """Of each unit's parameters, where one matrix makes q, k and v, and one a Llama's gate and up projection."""
+        h, gpt = self.h, self.name == "gpt"
+        f, qkv = (4 * h, 3 * h) if gpt else (self.mlp_width, h + 2 * h // self.a * self.kv)
+        matrices = [(qkv, h), (h, h), (f if gpt else 2 * f, h), (h, f)]
+        vectors = [(h,)] * 4 + [(rows,) for rows, _ in matrices] if gpt else [(h,)] * 2
+        table, positions = (self.v, h), [(self.s, h)] * gpt
+        last = [*[table] * (not self.tied), *[(h,)] * (1 + gpt)]
+        return [[table, *positions], *[[*matrices, *vectors]] * self.layers, last]
+
+    @property
     def mlp_width(self) -> int:
         return self.f or mlp_width(self.h)
 

@@ -1,5 +1,6 @@
 """Muon (Jordan et al. 2024), and its sharding: Moonlight (Liu et al. 2025, arXiv 2502.16982, section 2.3)."""
 
+import math
 from collections.abc import Sequence
 
 from minidist.papers.figure import Figure, decimals
@@ -9,18 +10,15 @@ GATHERED = 2  # bytes of an element of momentum on its way to whole matrices (Mo
 
 
 def matrices(model: Model) -> list[int]:
-    """Elements of each matrix of the blocks: what Muon updates, in the order in which a block has them."""
-    h, gpt = model.h, model.name == "gpt"
-    f = 4 * h if gpt else model.mlp_width
-    qkv = 3 * h if gpt else h + 2 * h // model.a * model.kv
-    return [qkv * h, h * h, (f if gpt else 2 * f) * h, h * f] * model.layers
+    """Elements of each matrix of the blocks: what Muon updates."""
+    return [math.prod(shape) for block in model.shapes[1:-1] for shape in block if len(shape) == 2]
 
 
 def others(model: Model) -> list[int]:
     """Elements of each unit that AdamW updates: embedding, the vectors of each block, head."""
-    first, *blocks, last = model.units()
-    of_block = sum(matrices(model)) // model.layers
-    return [first, *(block - of_block for block in blocks), last]
+    first, *blocks, last = model.shapes
+    vectors = [[shape for shape in block if len(shape) == 1] for block in blocks]
+    return [sum(map(math.prod, unit)) for unit in (first, *vectors, last)]
 
 
 def shares(sizes: Sequence[int], n: int) -> list[int]:

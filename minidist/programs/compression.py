@@ -12,16 +12,14 @@ from minidist.cli.options import within
 from minidist.cli.shared import Line
 from minidist.command import Job
 from minidist.compression import Compressed, Compressor, LowRank, OneBitAdam, Sign, TopK
-from minidist.engine import Engine
 from minidist.layout import Layout
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Tokens, micro_batches
 from minidist.nn.optim import SGD
 from minidist.nn.tensor import Array
 from minidist.papers import compression as paper
-from minidist.papers.collectives import chunk_sizes
 from minidist.programs.chapter import Chapter
-from minidist.programs.serial import Serial
+from minidist.programs.serial import Serial, Shares
 
 NAMES = ("sign", "topk", "lowrank")
 EPS = 1e-4  # Adam's ε: after few steps of Adam, a variance below ε² says nothing
@@ -61,42 +59,22 @@ class Counting(Compressed):
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-class Compressing(Engine):
-    """Serial training with the gradients of n shares of the batch, of which each has a velocity and an error."""
+class Compressing(Shares):
+    """Serial training whose shares have a velocity and an error each."""
 
     def __init__(self, job: Job[CompressionOptions], n: int) -> None:
-        super().__init__(job.units, job.settings)
-        self.n, self.of = n, job.own
-        self.share: int | None = None  # whose rows are worked on; None: all rows
-        self.momentum = momentum_of(job)
+        super().__init__(job, n)
+        self.of, self.momentum = job.own, momentum_of(job)
         self.gradients, self.own = dict[Flat, list[Array]](), dict[tuple[str, Flat], list[Array]]()
 
     @property
     def dense(self) -> bool:
         return self.steps < (self.of.freeze_step or 0)
 
-    def rows(self, n: int) -> range:
-        if self.share is None:
-            return range(n)
-        sizes = chunk_sizes(n, self.n)
-        first = sum(sizes[: self.share])
-        return range(first, first + sizes[self.share])
-
     def train_batch(self, x: Tokens, y: Tokens) -> float:
         if self.dense:
             return super().train_batch(x, y)
-        loss, self.gradients = 0.0, {flat: [] for flat in self.flats}
-        for share in range(self.n):
-            self.share = share
-            for k, part in enumerate(micro_batches(x, y, self.settings.accumulate)):
-                self.micro_batch = k
-                own = self.forward(*part)
-                self.backward(own)
-                loss += own.value
-            for flat in self.flats:
-                self.gradients[flat].append(flat.grad.copy())
-                flat.grad.fill(0)
-        self.share = None
+        loss, self.gradients = self.by_share(enumerate(micro_batches(x, y, self.settings.accumulate)))
         self.apply_gradients()
         return loss
 

@@ -5,7 +5,7 @@ which choices of experts are dropped, or compute gradients with older weights: t
 of this knows how ranks are numbered, sends a message, or uses a chapter's code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -68,6 +68,44 @@ class Delayed(Engine):
             versions.append(flat.param.copy())
 
 
+# ---- shares of a batch, one after the other --------------------------------------------------------------------------
+
+
+def share_of(rows: int, n: int, number: int) -> range:
+    """The rows of one of n shares, the longer ones first."""
+    sizes = chunk_sizes(rows, n)
+    first = sum(sizes[:number])
+    return range(first, first + sizes[number])
+
+
+class Shares(Engine):
+    """Serial training that knows the gradient of each of n shares of the batch, to sum them by a rule of its own."""
+
+    def __init__(self, job: Job, n: int) -> None:
+        super().__init__(job.units, job.settings)
+        self.n = n
+        self.share: int | None = None  # whose rows are worked on; None: all rows
+
+    def rows(self, n: int) -> range:
+        return range(n) if self.share is None else share_of(n, self.n, self.share)
+
+    def by_share(self, numbered: Iterable[tuple[int, tuple[Tokens, Tokens]]]) -> tuple[float, dict[Flat, list[Array]]]:
+        """The loss of some micro-batches, with their numbers in the step; and of each Flat, every share's gradient."""
+        loss, found, numbered = 0.0, {flat: list[Array]() for flat in self.flats}, list(numbered)
+        for share in range(self.n):
+            self.share = share
+            for number, part in numbered:
+                self.micro_batch = number
+                own = self.forward(*part)
+                self.backward(own)
+                loss += own.value
+            for flat, gradients in found.items():
+                gradients.append(flat.grad.copy())
+                flat.grad.fill(0)
+        self.share = None
+        return loss, found
+
+
 # ---- trainings that meet now and then --------------------------------------------------------------------------------
 
 
@@ -79,9 +117,7 @@ class Own(Engine):
         self.number, self.n = number, n
 
     def rows(self, n: int) -> range:
-        sizes = chunk_sizes(n, self.n)
-        first = sum(sizes[: self.number])
-        return range(first, first + sizes[self.number])
+        return share_of(n, self.n, self.number)
 
     def weight(self, share: float) -> float:
         return 1 / self.settings.accumulate

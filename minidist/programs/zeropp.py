@@ -9,15 +9,13 @@ from minidist import UsageError, zeropp
 from minidist.cli.fields import whole
 from minidist.cli.shared import Line
 from minidist.command import Job
-from minidist.engine import Engine
 from minidist.layout import Layout
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Tokens, micro_batches
 from minidist.nn.tensor import Array
-from minidist.papers.collectives import chunk_sizes
 from minidist.programs.axes import nearest_divisor
 from minidist.programs.chapter import Chapter
-from minidist.programs.serial import Serial
+from minidist.programs.serial import Serial, Shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +28,12 @@ class ZeROppOptions:
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-class Rounded(Engine):
+class Rounded(Shares):
     """Serial training with parameters and gradients that are rounded as ZeRO++ does, for w ranks on hosts of g."""
 
     def __init__(self, job: Job[ZeROppOptions], w: int) -> None:
-        super().__init__(job.units, job.settings)
+        super().__init__(job, w)
         self.w, self.g, self.block = w, job.own.ranks_per_host or 1, job.own.block
-        self.share: int | None = None  # whose rows are worked on; None: all rows
 
     def cut(self, x: Array) -> Array:
         """By shards, (w, c), with zeros at the end."""
@@ -55,28 +52,13 @@ class Rounded(Engine):
     def parameters_of(self, flat: Flat) -> Array:
         return self.rounded(self.cut(flat.param), 127).ravel()[: flat.size]
 
-    def rows(self, n: int) -> range:
-        if self.share is None:
-            return range(n)
-        sizes = chunk_sizes(n, self.w)
-        first = sum(sizes[: self.share])
-        return range(first, first + sizes[self.share])
-
     def train_batch(self, x: Tokens, y: Tokens) -> float:
         loss, total = 0.0, {flat: np.zeros(flat.size) for flat in self.flats}
-        for k, part in enumerate(micro_batches(x, y, self.settings.accumulate)):
-            self.micro_batch, of_ranks = k, {flat: list[Array]() for flat in self.flats}
-            for share in range(self.w):
-                self.share = share
-                own = self.forward(*part)
-                self.backward(own)
-                loss += own.value
-                for flat in self.flats:
-                    of_ranks[flat].append(self.cut(flat.grad))
-                    flat.grad.fill(0)
-            for flat, gradients in of_ranks.items():
-                total[flat] += self.summed(gradients).ravel()[: flat.size]
-        self.share = None
+        for numbered in enumerate(micro_batches(x, y, self.settings.accumulate)):
+            own, gradients = self.by_share([numbered])
+            loss += own
+            for flat, of_ranks in gradients.items():
+                total[flat] += self.summed([self.cut(each) for each in of_ranks]).ravel()[: flat.size]
         for flat in self.flats:
             flat.grad[...] = total[flat]
         self.apply_gradients()
