@@ -74,8 +74,8 @@ class Sign:
 
 
 def in_one_bit(x: Array, size: int) -> tuple[float, Array]:
-    """The absolute value with which all elements together keep the norm of x, of which at most `size` are no padding;
-    and which are positive. An element that is zero but for rounding is, or the order of sums would decide."""
+    """The absolute value with which all elements together keep the norm of x, and which elements are positive. At most
+    `size` are no padding. What is zero within rounding counts as positive: else the order of sums would decide."""
     real = min(x.size, size)
     scale = math.sqrt(sum_of_squares(x) / real) if real > 0 else 0.0
     return scale, x >= -1e-6 * scale

@@ -144,7 +144,7 @@ def test_the_papers_resnet_on_two_ranks(r: int, figures: int) -> None:
 
 def test_adam_before_and_after_its_variance_is_frozen() -> None:
     """By hand: m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², θ ← (1-ηλ)θ - ηm/(√v + ε). Frozen: v stays, m is what is given,
-    and an element whose variance says nothing stays where it is, but for the decay."""
+    and an element whose variance says nothing takes no step."""
     adam = OneBitAdam(beta1=0.5, beta2=0.75, eps=0.1, weight_decay=0.2)
     param, m, v = np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)
     adam.update(param, np.array([8.0, 0.0]), [m, v], scale=0.5, lr=0.5, step=1, decayed=1)
@@ -195,7 +195,7 @@ def test_on_other_ranks_a_line_says_how_many_it_takes(tmp_path: Path) -> None:
         checkpoint.save(str(tmp_path), engine("topk", comm), comm, ABOUT)
 
     def loads(comm: Comm) -> None:
-        with pytest.raises(UsageError, match="was saved on 3 ranks, of which each has error and velocity of its own"):
+        with pytest.raises(UsageError, match="was saved on 3 ranks, each with its own error and velocity"):
             checkpoint.load(str(tmp_path), engine("topk", comm))
 
     run_ranks(saves, 3)

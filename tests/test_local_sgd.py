@@ -122,7 +122,7 @@ def test_each_rank_resumes_with_its_own_moments(tmp_path: Path) -> None:
         return [np.array_equal(array, found[1][name]) for name, array in found[0].items()]
 
     def another(comm: Comm) -> None:
-        with pytest.raises(UsageError, match="was saved on 2 ranks, of which each has moment1 and moment2 of its own"):
+        with pytest.raises(UsageError, match="was saved on 2 ranks, each with its own moment1 and moment2"):
             checkpoint.load(str(tmp_path), LocalSGD(model(), adam, comm, 2))
 
     assert all(map(all, run_ranks(be_rank, 2)))

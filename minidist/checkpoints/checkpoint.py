@@ -254,9 +254,7 @@ def check_added(path: str, flat: Flat, found: Manifest) -> None:
     needed = {*flat.added, *names_of_own(flat)}
     if flat.own and len(found.added) not in (0, len(needed)) and flat.added.keys() <= set(found.added):
         n = (len(found.added) - len(flat.added)) // len(flat.own)
-        raise UsageError(
-            f"{path} was saved on {n} ranks, of which each has {' and '.join(flat.own)} of its own: use as many"
-        )
+        raise UsageError(f"{path} was saved on {n} ranks, each with its own {' and '.join(flat.own)}: use as many")
     if missing := needed - set(found.added):
         raise UsageError(f"{path} has no {', '.join(sorted(missing))}: it was saved by another chapter")
 

@@ -16,9 +16,9 @@ def matrices(model: Model) -> list[int]:
 
 def others(model: Model) -> list[int]:
     """Elements of each unit that AdamW updates: embedding, the vectors of each block, head."""
-    first, *blocks, last = model.shapes
-    vectors = [[shape for shape in block if len(shape) == 1] for block in blocks]
-    return [sum(map(math.prod, unit)) for unit in (first, *vectors, last)]
+    shapes = model.shapes
+    shapes[1:-1] = [[shape for shape in block if len(shape) == 1] for block in shapes[1:-1]]
+    return [sum(map(math.prod, unit)) for unit in shapes]
 
 
 def shares(sizes: Sequence[int], n: int) -> list[int]:
