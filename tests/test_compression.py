@@ -13,6 +13,7 @@ from minidist import UsageError
 from minidist.checkpoints import checkpoint
 from minidist.compression import Compressed, Compressor, LowRank, OneBitAdam, Sign, TopK
 from minidist.exchange.one_process import run_ranks
+from minidist.local_sgd import LocalSGD
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
@@ -198,5 +199,19 @@ def test_on_other_ranks_a_line_says_how_many_it_takes(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="was saved on 3 ranks, each with its own error and velocity"):
             checkpoint.load(str(tmp_path), engine("topk", comm))
 
+    def another(comm: Comm) -> None:
+        with pytest.raises(
+            UsageError, match=r"has no error.0, error.1, velocity.0, velocity.1: it was saved by another"
+        ):
+            checkpoint.load(str(tmp_path / "sgd"), engine("topk", comm))
+
+    def averages(comm: Comm) -> None:  # each rank has moments of its own, and no error
+        units = gpt(GPTConfig(VOCABULARY, CONTEXT, layers=1, heads=3, width=15, dropout=0.0))
+        checkpoint.save(
+            str(tmp_path / "sgd"), LocalSGD(units, settings("fp64", "adamw", 1, clip=0.5), comm, 1), comm, ABOUT
+        )
+
     run_ranks(saves, 3)
     run_ranks(loads, 2)
+    run_ranks(averages, 3)
+    run_ranks(another, 2)

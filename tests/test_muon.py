@@ -8,6 +8,7 @@ import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist.checkpoints import checkpoint
+from minidist.claims.reports import count_here
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.muon import Muon, WholeMatrices, orthogonalized, placed
@@ -69,8 +70,6 @@ def test_any_ranks_train_as_one_does_also_from_a_checkpoint_of_other_ranks(n: in
 
 def test_matrices_that_are_gathered_send_a_quarter_more_than_adam() -> None:
     """Moonlight's 1.25, counted on the blocks' matrices in float32; whole matrices send nothing more."""
-    from minidist.claims.reports import count_here
-
     line = "muon --divide {} --steps 1 --layers 4 --width 32 --heads 2 --context 8 --precision fp32 --no-prove"
     sent = {}
     for divide in ("matrices", "elements"):

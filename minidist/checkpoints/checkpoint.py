@@ -251,11 +251,11 @@ def load(path: str, engine: Engine) -> None:
 
 def check_added(path: str, flat: Flat, found: Manifest) -> None:
     """Raise UsageError if a checkpoint has not what the engine adds."""
-    needed = {*flat.added, *names_of_own(flat)}
-    if flat.own and len(found.added) not in (0, len(needed)) and flat.added.keys() <= set(found.added):
-        n = (len(found.added) - len(flat.added)) // len(flat.own)
-        raise UsageError(f"{path} was saved on {n} ranks, each with its own {' and '.join(flat.own)}: use as many")
-    if missing := needed - set(found.added):
+    for name in flat.own:
+        n = sum(each.startswith(f"{name}.") for each in found.added)
+        if n not in (0, flat.comm.size):
+            raise UsageError(f"{path} was saved on {n} ranks, each with its own {' and '.join(flat.own)}: use as many")
+    if missing := {*flat.added, *names_of_own(flat)} - set(found.added):
         raise UsageError(f"{path} has no {', '.join(sorted(missing))}: it was saved by another chapter")
 
 
