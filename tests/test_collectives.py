@@ -10,6 +10,7 @@ import pytest
 
 from cases import printed_by
 from minidist import collectives, ring
+from minidist.claims.collectives import compare
 from minidist.exchange.one_process import run_ranks
 from minidist.expert_parallel import count_copies, count_hosts
 from minidist.mpi.comm import Comm
@@ -82,6 +83,17 @@ def test_hosts_get_the_sum_by_their_bytes(name: str, n: int) -> None:
             assert [sent for _, sent, _, _ in found] == [8 * elements for elements in cost.sent], (g, size)
             assert [across for _, _, across, _ in found] == [8 * elements for elements in cost.across], (g, size)
             assert max(calls for *_, calls in found) == cost.steps
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 2, 0, 1, 2]])
+def test_claims_hold_wherever_the_ranks_of_a_host_are(hosts: list[int]) -> None:
+    """mpirun may put consecutive ranks on different hosts."""
+
+    def on_rank(comm: Comm) -> int:
+        comm.ledger.host_of = hosts
+        return compare(comm, 23, ring_program.COLLECTIVES, None)
+
+    assert run_ranks(on_rank, len(hosts)) == [0] * len(hosts)
 
 
 def test_bytes_across_hosts_worked_out_by_hand() -> None:
