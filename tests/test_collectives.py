@@ -13,6 +13,7 @@ from minidist import collectives, ring
 from minidist.claims.collectives import compare
 from minidist.exchange.one_process import run_ranks
 from minidist.expert_parallel import count_copies, count_hosts
+from minidist.launch import launcher
 from minidist.mpi.comm import Comm
 from minidist.nn.mixture import choose
 from minidist.papers import collectives as formulas
@@ -218,6 +219,13 @@ def test_bandwidths_are_those_of_nccl_tests(monkeypatch: pytest.MonkeyPatch) -> 
     assert by_bytes["all-reduce double tree"] == ["2(N-1)/N", "1.500", "2.000", "0.75"]
     assert by_bytes["all-gather ring"] == ["(N-1)/N", "0.750", "0.750", "1.00"]
     assert by_bytes["broadcast"] == ["1", "1.000", "1.500", "0.67"]
+
+
+def test_mpis_own_all_reduce_is_timed_and_not_counted() -> None:
+    printed = launcher.launch("jobs.rings:bandwidths", 2, timeout=60).ranks[0].stdout
+    speeds, factors = (line[20:].split() for line in printed.splitlines() if line.startswith("all-reduce MPI's own"))
+    assert len(speeds) == 4
+    assert factors == ["2(N-1)/N", "1.000"]
 
 
 def test_published_logs_by_hand() -> None:
