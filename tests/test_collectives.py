@@ -10,8 +10,10 @@ import pytest
 
 from cases import printed_by
 from minidist import collectives, ring
+from minidist.claims.collectives import compare
 from minidist.exchange.one_process import run_ranks
 from minidist.expert_parallel import count_copies, count_hosts
+from minidist.launch import launcher
 from minidist.mpi.comm import Comm
 from minidist.nn.mixture import choose
 from minidist.papers import collectives as formulas
@@ -82,6 +84,17 @@ def test_hosts_get_the_sum_by_their_bytes(name: str, n: int) -> None:
             assert [sent for _, sent, _, _ in found] == [8 * elements for elements in cost.sent], (g, size)
             assert [across for _, _, across, _ in found] == [8 * elements for elements in cost.across], (g, size)
             assert max(calls for *_, calls in found) == cost.steps
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 2, 0, 1, 2]])
+def test_claims_hold_wherever_the_ranks_of_a_host_are(hosts: list[int]) -> None:
+    """mpirun may put consecutive ranks on different hosts."""
+
+    def on_rank(comm: Comm) -> int:
+        comm.ledger.host_of = hosts
+        return compare(comm, 23, ring_program.COLLECTIVES, None)
+
+    assert run_ranks(on_rank, len(hosts)) == [0] * len(hosts)
 
 
 def test_bytes_across_hosts_worked_out_by_hand() -> None:
@@ -206,6 +219,13 @@ def test_bandwidths_are_those_of_nccl_tests(monkeypatch: pytest.MonkeyPatch) -> 
     assert by_bytes["all-reduce double tree"] == ["2(N-1)/N", "1.500", "2.000", "0.75"]
     assert by_bytes["all-gather ring"] == ["(N-1)/N", "0.750", "0.750", "1.00"]
     assert by_bytes["broadcast"] == ["1", "1.000", "1.500", "0.67"]
+
+
+def test_mpis_own_all_reduce_is_timed_and_not_counted() -> None:
+    printed = launcher.launch("jobs.rings:bandwidths", 2, timeout=60).ranks[0].stdout
+    speeds, factors = (line[20:].split() for line in printed.splitlines() if line.startswith("all-reduce MPI's own"))
+    assert len(speeds) == 4
+    assert factors == ["2(N-1)/N", "1.000"]
 
 
 def test_published_logs_by_hand() -> None:

@@ -22,9 +22,8 @@ from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD
 from minidist.programs.chapter import find
 
-PLAIN = replace(
-    settings("fp64", "sgd", 1, clip=0.5), optimizer=SGD()
-)  # whose ranks differ in nothing after an averaging
+# Whose ranks differ in nothing after an averaging.
+PLAIN = replace(settings("fp64", "sgd", 1, clip=0.5), optimizer=SGD())
 
 
 def model() -> list[Unit]:

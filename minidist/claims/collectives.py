@@ -56,7 +56,8 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
     """Run collectives once on this many float32, and check each one's result against the truth and its traffic against
     the formula; the exit status. json: the report for machines."""
     inputs = draw_inputs(comm.size, size)
-    claims, across, per_host = [], {}, len(comm.hosts[0])
+    claims, across, hosts = [], {}, comm.hosts
+    places = np.argsort([rank for host in hosts for rank in host])  # of each rank, in the formulas, host after host
     for name, (collective, truth, formula, figure, by_host) in collectives.items():
         comm.ledger.reset()
         begun = comm.ledger.waits
@@ -65,8 +66,9 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
         wrong = int((result != truth(inputs, comm.rank)).sum())
         counted = comm.all_gather_object((wrong, calls, nbytes, comm.sent_across()))
         wrongs, steps, sent, crossed = zip(*counted, strict=True)
-        cost = formula(size, comm.size, per_host) if by_host else formula(size, comm.size)
-        promised = [elements * result.itemsize for elements in cost.sent]
+        cost = formula(size, comm.size, len(hosts[0])) if by_host else formula(size, comm.size)
+        order = places if by_host else range(comm.size)
+        promised = [cost.sent[i] * result.itemsize for i in order]
         folded = "+S" if "p" in figure and comm.size & (comm.size - 1) else ""
         claims += [
             on_each_rank(name, "wrong elements of the result", "", 0, wrongs, "elements"),
@@ -77,12 +79,12 @@ def compare(comm: Comm, size: int, collectives: dict[str, Collective], json: str
             Claim(name, "total sent", "", sum(promised), sum(sent), "bytes"),
         ]
         if by_host:
-            promised = [elements * result.itemsize for elements in cost.across]
+            promised = [cost.across[i] * result.itemsize for i in order]
             claims.append(on_each_rank(name, "sent across hosts by each rank", "", promised, crossed, "bytes"))
-        across[name] = max(sum(crossed[first : first + per_host]) for first in range(0, comm.size, per_host))
+        across[name] = max(sum(crossed[rank] for rank in host) for host in hosts)
     if comm.rank == 0:
         if json != "-":
-            print_collectives(claims, size, comm.size, per_host, across)
+            print_collectives(claims, size, comm.size, len(hosts[0]), across)
         if json:
             write_json(json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
     return 0 if all(claim.holds for claim in claims) else 1

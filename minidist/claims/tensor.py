@@ -90,10 +90,8 @@ def volume_claim(run: Run, volume: Volume) -> Claim:
 
 def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """The number of collectives of l layers in a micro-batch, by their messages: half an all-reduce is t-1."""
-    t, log = (
-        run.layout.tp,
-        run.recompute == "log",
-    )  # recomputed layers repeat the forward's two: r with log, otherwise all l
+    t, log = run.layout.tp, run.recompute == "log"
+    # Recomputed layers repeat the forward's two: r with log, otherwise all l.
     times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
 
     def of_all_reduce(rank: int, width: int) -> int:

@@ -78,15 +78,13 @@ def draw(found: Mapping[str, Sequence[tuple[float, float]]], format: str) -> byt
     """A picture: the time of each layout's step at each rate, over the least time that its bytes take."""
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+    limits = [[8 * values[i][1] / bits(rate) for values in found.values()] for i, rate in enumerate(RATES)]
     for i, rate in enumerate(RATES):
-        limits = [8 * values[i][1] / bits(rate) for values in found.values()]
-        axes.loglog(limits, [values[i][0] for values in found.values()], "o", label=rate)
-    for (name, values), limit in zip(found.items(), limits, strict=True):
-        axes.annotate(name, (limit, values[-1][0]), (4, 3), textcoords="offset points", fontsize=6)
-    ends = [
-        8 * nbytes / bits(rate) for values in found.values() for rate, (_, nbytes) in zip(RATES, values, strict=True)
-    ]
-    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.8, label="the link's limit")
+        axes.loglog(limits[i], [values[i][0] for values in found.values()], "o", label=rate)
+    for name, limit in zip(found, limits[-1], strict=True):
+        axes.annotate(name, (limit, found[name][-1][0]), (4, 3), textcoords="offset points", fontsize=6)
+    ends = [pick(map(pick, limits)) for pick in (min, max)]
+    axes.plot(ends, ends, color="black", linewidth=0.8, label="the link's limit")
     axes.set_xlabel("the bytes of a step at the link's rate, in seconds")
     axes.set_ylabel("a step, in seconds")
     axes.legend()

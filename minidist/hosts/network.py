@@ -52,7 +52,7 @@ class Network:
         mpirun = check_programs()
         with temporary_folder() as folder:
             spec = {**asdict(self), "mpirun": mpirun, "command": [*command], "parent": os.getpid()}
-            environment = {**os.environ, interface.HOSTS: str(folder), **how.pop("env", {})}
+            environment = {**os.environ, interface.HOSTS: str(folder)}
             done = processes.run(
                 [sys.executable, "-m", "minidist.hosts.inside", json.dumps(spec)],
                 env=environment,

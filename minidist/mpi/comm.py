@@ -170,8 +170,10 @@ class Comm:
     @property
     def evenly_spread(self) -> bool:
         """Whether these ranks are on several hosts, the same number, and more than one, on each."""
-        hosts = self.hosts if self.ledger.host_of else []
-        return len(hosts) > 1 and {1} != {len(host) for host in hosts} == {len(hosts[0])}
+        if not self.ledger.host_of:
+            return False
+        one, *others = [len(host) for host in self.hosts]
+        return one > 1 and {*others} == {one}
 
     def sent_across(self) -> int:
         """Payload bytes that this rank has sent to other hosts."""

@@ -50,9 +50,9 @@ def tree_all_reduce(s: int, n: int) -> Cost:
 
 def doubling_all_reduce(s: int, n: int) -> Cost:
     """Recursive doubling: ⌊lg N⌋ steps of S, and two more to fold N to a power of two and back."""
-    return _folded(
-        n, s, [s * (_power_of_two(n).bit_length() - 1)] * _power_of_two(n), _power_of_two(n).bit_length() - 1
-    )
+    p = _power_of_two(n)
+    lg = p.bit_length() - 1
+    return _folded(n, s, [s * lg] * p, lg)
 
 
 def halving_doubling_all_reduce(s: int, n: int) -> Cost:

@@ -1,6 +1,5 @@
 """Bandwidths of the collectives as nccl-tests defines them, next to the limit of a link; and what its factors mean."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,10 +23,8 @@ def compare_bandwidths(comm: Comm, collectives: Mapping[str, Collective]) -> Non
         x = np.zeros(nbytes // 4, np.float32)
         room = np.empty_like(x)
         ways: dict[str, Callable[[], Any]] = {name: partial(of.run, comm, x) for name, of in collectives.items()}
-        if type(comm._port).__module__ == "minidist.mpi.over_mpi":
-            ways["all-reduce MPI's own"] = partial(
-                sys.modules["minidist.mpi.over_mpi"].MPI.COMM_WORLD.Allreduce, x, room
-            )
+        if mpi := getattr(comm._port, "mpi", None):
+            ways["all-reduce MPI's own"] = partial(mpi.Allreduce, x, room)
         link = best_time(comm, partial(comm.sendrecv, x, (comm.rank + 1) % n, room, (comm.rank - 1) % n))
         rows = []
         for name, way in ways.items():
@@ -45,7 +42,7 @@ def compare_bandwidths(comm: Comm, collectives: Mapping[str, Collective]) -> Non
             print_table(title, "collective", ("ms", "algbw", "busbw", "of the limit"), rows)
     if comm.rank == 0:
         factors = [
-            (name, text, f"{of(n):.3f}", f"{sent:.3f}", f"{of(n) / sent:.2f}" if sent else "")
+            (name, text, f"{of(n):.3f}", *((f"{sent:.3f}", f"{of(n) / sent:.2f}") if sent else ("", "")))
             for name, sent in counted.items()
             for text, of in [FACTORS[name.split()[0]]]
         ]

@@ -72,7 +72,7 @@ def lay_out(o: FSDPOptions, ranks: int) -> Layout:
     if o.strategy == "hybrid_shard":
         shard = o.ranks_per_host or (dp if dp % 2 else dp // 2)
     if dp % shard:
-        works = max(n for n in range(1, dp + 1) if dp % n == 0 and n < shard)
+        works = nearest_divisor(dp, shard)
         raise UsageError(f"{dp} ranks are no hosts of {shard} each: use --ranks-per-host {works}")
     ep = choose_ep(o.mixture.experts, o.mixture.ep, shard * o.cp) if o.mixture.experts else 1
     return Layout(dp=dp, cp=o.cp, hosts=dp // shard, ep=ep)

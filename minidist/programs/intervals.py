@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import BytesIO
 from typing import Any
 
 from minidist.cli.paths import say_written, write_json, write_output
@@ -41,8 +40,7 @@ def trained(job: Job, make: Callable[[Job, Any], Driver], comm: Any, every: int)
     driver = make(one, comm)
 
     def so_far() -> int:
-        ever = comm.ledger.ever().items() if comm.size > 1 else ()
-        return sum(n for (kind, *_, unit), n in ever if (kind, unit) == ("payload", "bytes"))
+        return sum(n for (kind, *_, unit), n in comm.ledger.ever().items() if (kind, unit) == ("payload", "bytes"))
 
     before = so_far()
     train(one, driver, comm)
@@ -69,9 +67,7 @@ def print_comparison(job: Job, losses: dict[int, float], sent: dict[int, int]) -
 
 def draw(losses: dict[int, float], sent: dict[int, int], format: str) -> bytes:
     """The loss over what a rank sends."""
-    from matplotlib import pyplot as plt
-
-    figure, panel = plt.subplots(figsize=(6, 3.4), layout="constrained")
+    figure, panel = plot.pyplot().subplots(figsize=(6, 3.4), layout="constrained")
     panel.plot([sent[every] / 1e6 for every in losses], [*losses.values()], color=GREY, linewidth=0.8, zorder=1)
     panel.scatter([sent[every] / 1e6 for every in losses], [*losses.values()], color=BLUE, zorder=2)
     for every, loss in losses.items():
@@ -79,7 +75,4 @@ def draw(losses: dict[int, float], sent: dict[int, int], format: str) -> bytes:
     panel.set(xscale="log", xlabel="sent by a rank in all steps, MB", ylabel="validation loss")
     panel.spines[["top", "right"]].set_visible(False)
     panel.margins(x=0.15, y=0.15)
-    picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
-    return picture.getvalue()
+    return plot.saved(figure, format)

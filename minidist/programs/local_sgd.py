@@ -11,15 +11,8 @@ from minidist.memory import plot
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import PHASE, Averaged, Serial
 
-ALONE = (
-    "memory_plot",
-    "save",
-    "load",
-    "export",
-    "sample",
-    "witness",
-    "log",
-)  # what a training has, and a comparison has not
+# What a training has, and a comparison has not.
+ALONE = "memory_plot", "save", "load", "export", "sample", "witness", "log"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
 from minidist.papers import collectives as formulas
+from minidist.programs.axes import nearest_divisor
 from minidist.programs.busbw import compare_bandwidths
 from minidist.programs.chapter import Program
 
@@ -101,18 +102,17 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
-        g = own.ranks_per_host or 1
-        if g > 1 and (n := comm.size) % g:
-            works = max(fewer for fewer in range(1, min(g, n) + 1) if n % fewer == 0)
-            raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {works}")
+        n, g = comm.size, own.ranks_per_host or 1
+        if n % g:
+            raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {nearest_divisor(n, g)}")
         check_writable("--json", own.json if own.json != "-" else None)
         return own
 
     def work(self, comm: Comm, prepared: RingOptions) -> int:
         chosen = {name: COLLECTIVES[name] for name in prepared.only or COLLECTIVES}
         if prepared.ranks_per_host or not comm.evenly_spread:  # otherwise the ranks are where they are
-            n = comm.size
-            comm.ledger.host_of = [rank // (prepared.ranks_per_host or -(-n // (2 - n % 2))) for rank in range(n)]
+            g = prepared.ranks_per_host or (comm.size if comm.size % 2 else comm.size // 2)
+            comm.ledger.host_of = [rank // g for rank in range(comm.size)]
         if prepared.busbw:
             compare_bandwidths(comm, chosen)
             return 0

@@ -40,7 +40,7 @@ def name_of(rules: Rules) -> str:
 
 
 # Those by host need hosts: tests/test_collectives.py.
-ANYWHERE = sorted(name for name in COLLECTIVES if "host" not in name and "hierarchical" not in name)
+ANYWHERE = sorted(name for name, collective in COLLECTIVES.items() if not collective.by_host)
 
 
 @settings(max_examples=150, deadline=None)

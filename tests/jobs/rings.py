@@ -8,6 +8,8 @@ import numpy as np
 
 from minidist import collectives, ring
 from minidist.mpi.comm import Comm
+from minidist.programs import busbw
+from minidist.programs.ring import COLLECTIVES
 
 Array = np.ndarray
 
@@ -150,3 +152,9 @@ def memory_of_all_reduce(comm: Comm, size: int) -> dict[str, int]:
         peaks[name] = min(taken)
     tracemalloc.stop()
     return peaks
+
+
+def bandwidths(comm: Comm) -> None:
+    """The table of one short array."""
+    busbw.SIZES = [4096]
+    busbw.compare_bandwidths(comm, {"all-reduce ring": COLLECTIVES["all-reduce ring"]})
