@@ -154,9 +154,8 @@ def exchange(comm: Comm, x: Array) -> Array:
 
 
 SEQUENCE, LAST = 0, 1  # the axes of x: positions, and the last one
-MEGATRON: dict[
-    str, tuple[Side, Side]
-] = {  # forward and backward, as megatron/core/tensor_parallel/mappings.py has them
+# Forward and backward, as megatron/core/tensor_parallel/mappings.py has them.
+MEGATRON: dict[str, tuple[Side, Side]] = {
     "copy_to_tensor_model_parallel_region": (same, reduce),
     "reduce_from_tensor_model_parallel_region": (reduce, same),
     "scatter_to_tensor_model_parallel_region": (partial(part, axis=LAST), partial(gather, axis=LAST)),

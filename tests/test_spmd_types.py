@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minidist.claims.mutants import changed_copy, python_in
 from minidist.claims.mutants.patch import Patch
 from minidist.exchange.one_process import run_ranks
 from minidist.layout import Layout
+from minidist.nn.tensor import Tensor, record, watched
 from minidist.programs.chapter import Chapter, find, find_all
 from minidist.spmd_types import (
     GRADIENT,
@@ -45,6 +46,7 @@ from minidist.spmd_types import (
 )
 from minidist.ty import forward
 from minidist.ty.report import gathered
+from minidist.ty.watch import Watch
 from programs import run_python
 from tables import table
 
@@ -233,6 +235,66 @@ def test_axes_of_experts() -> None:
     }
     for (dp, cp, ep), axes in names.items():
         assert [*forward.axes_of(Layout(dp=dp, cp=cp, ep=ep))] == axes
+
+
+# ---- a watch by hand -------------------------------------------------------------------------------------------------
+
+
+def test_after_an_alarm_a_result_has_the_type_of_a_right_program() -> None:
+    """A sum over ranks that all have the same: what follows it is right, and does not alarm."""
+
+    def on_rank(comm: Any) -> tuple[Any, list[str]]:
+        watch, x = Watch({"tensor": frozenset(comm.world_ranks)}), Tensor(np.ones((2, 2)))
+        x.types = {"tensor": R}
+        with watched(watch):
+            y = record(reduce(comm, x.data), (x,), lambda dy: dy)
+        return y.types, [alarm.what for alarm in watch.alarms]
+
+    types, [alarm] = run_ranks(on_rank, 2)[0]
+    assert types == {"tensor": I}
+    assert alarm.startswith("R where P is due")
+
+
+def test_a_collective_is_along_the_axes_that_it_covers() -> None:
+    """Not along one of which it leaves out a rank."""
+    watch = Watch({"data": frozenset({0, 1, 2, 3}), "context": frozenset({0, 2})})
+    assert watch.along(SimpleNamespace(world_ranks=[0, 1, 2])) == ["context"]
+    assert watch.along(SimpleNamespace(world_ranks=[3, 2, 1, 0])) == ["data", "context"]
+
+
+def test_a_tensor_that_begins_a_unit_has_the_types_of_the_last_result_or_comes_from_outside() -> None:
+    last, other = np.ones(2), np.ones(2)
+    watch = Watch({"data": frozenset({0, 1})}, entering={"data": V}, result=(last, {"data": I}))
+    assert [watch.types_of(Tensor(array))["data"] for array in (last, other)] == [I, V]
+
+
+def test_one_function_has_a_type_along_each_of_two_axes() -> None:
+    """What its backward calls is kept for each communicator."""
+
+    def f(x: Tensor, comm: Any) -> Tensor:
+        return record(x.data, (x,), lambda dy: reduce(comm, dy))
+
+    def on_rank(comm: Any) -> list[Any]:
+        groups = {"data": comm.split(comm.rank % 2), "tensor": comm.split(comm.rank // 2)}
+        watch, x = Watch({axis: frozenset(of.world_ranks) for axis, of in groups.items()}), Tensor(np.ones(4))
+        x.types = dict.fromkeys(groups, I)
+        with watched(watch):
+            return [f(x, of).types for of in groups.values()]
+
+    assert run_ranks(on_rank, 4)[0] == [{"data": R, "tensor": I}, {"data": I, "tensor": R}]
+
+
+def test_a_block_reads_each_parameter_in_one_operation() -> None:
+    """Not in the next one, too: a backward, which is tried on zeros, reads its matrix again."""
+    chapter = find("tensor_parallel")
+
+    def on_rank(comm: Any) -> list[str]:
+        job = chapter.job([*SMALL.split(), "--sequence-parallel", "--no-prove"], 2)
+        seen = forward.look(chapter.make(job, comm), job, comm).seen
+        return [name for each in seen if each.place == "block0" for name in each.parameters]
+
+    names = run_ranks(on_rank, 2)[0]
+    assert len(names) == len({*names}) == 12
 
 
 # ---- wrong programs --------------------------------------------------------------------------------------------------

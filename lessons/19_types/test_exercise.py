@@ -3,7 +3,7 @@
 Types and collectives are asked for one by one. Programs are drawn for each grade: blocks with columns, rows, norms and
 a router, with and without sequence parallelism, under drawn names. Wrong ones have one mistake each. The part on wrong
 programs asks for the line; there, and where types of a program are asked for, the chapter's rules take the place of the
-student's join and collective. A false alarm costs a part of its own, which needs a right answer on some wrong programs:
+student's join and collective. A false alarm costs a part of its own, which asks for an alarm on some wrong program:
 what never alarms earns nothing.
 """
 
@@ -103,12 +103,9 @@ def draw(random: np.random.Generator, sequence: bool, mistake: str = "") -> tupl
             made.append(("both", "add", ["biased", "all mixed"]))
         out = made[-1][0]
         made.append(("stream", "add", [x, out]))
+        own = {name for name, *_ in made}
         program += [
-            (
-                f"{name} {half}",
-                operation,
-                [f"{one} {half}" if one in dict.fromkeys(n for n, *_ in made) else one for one in of],
-            )
+            (f"{name} {half}", operation, [f"{one} {half}" if one in own else one for one in of])
             for name, operation, of in made
         ]
         x = f"stream {half}"
@@ -205,8 +202,8 @@ def check_alarms(submission: Submission) -> None:
     for (program, given), found in zip(drawn, answers(submission, "first_alarm", drawn), strict=True):
         types = types_in(program, given)
         wanted = next(name for name, kind in types.items() if kind == "Mismatch")
-        if found != wanted:
-            said = "said nothing" if found == "" else f"returned {found!r}"
+        if not same(found, wanted):
+            said = "said nothing" if same(found, "") else f"returned {found!r}"
             lose(f"first_alarm {said}: the first line that is wrong is {line_of(program, wanted, given, types)}.")
 
 
@@ -215,12 +212,9 @@ def check_silence(submission: Submission) -> None:
     if not any(isinstance(said, str) and said for said in answers(submission, "first_alarm", wrong)):
         lose("first_alarm never alarms, so its silence on right programs says nothing.")
     for (program, given), said in zip(right, answers(submission, "first_alarm", right), strict=True):
-        if said != "":
-            place = (
-                line_of(program, said, given, types_in(program, given))
-                if said in dict.fromkeys(n for n, *_ in program)
-                else said
-            )
+        if not same(said, ""):
+            known = isinstance(said, str) and said in {result for result, *_ in program}
+            place = line_of(program, said, given, types_in(program, given)) if known else said
             lose(f"first_alarm: a false alarm on a program that is right, at {place}.")
 
 

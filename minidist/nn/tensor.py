@@ -19,7 +19,7 @@ Gradients = Array | tuple[Array | None, ...] | None
 
 
 class Watcher(Protocol):
-    """Sees what a forward does, as it does it (`minidist/spmd_types.py`)."""
+    """Sees what a forward does, as it does it (`minidist/ty/watch.py`)."""
 
     def reads(self, parameter: "Parameter") -> None: ...
 

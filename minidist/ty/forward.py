@@ -27,7 +27,7 @@ def axes_of(layout: Layout) -> dict[str, list[list[int]]]:
     sizes = {"host": layout.hosts, "data": layout.shard, PIPELINE: layout.pp, "context": layout.cp, "tensor": layout.tp}
     names, shape = list(sizes), list(sizes.values())
     for axis, inner in ("context", layout.ep), ("data", layout.ep // layout.cp):
-        fills = layout.ep > 1 and sizes[axis] % max(inner, 1) == 0 and 1 < inner < sizes[axis]
+        fills = 1 < inner < sizes[axis] and sizes[axis] % inner == 0
         if fills and (axis == "context" or layout.ep % layout.cp == 0):
             at = names.index(axis)
             shape[at : at + 1] = sizes[axis] // inner, inner

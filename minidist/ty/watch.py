@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist.nn.tensor import Array, Parameter, Tensor
-from minidist.spmd_types import PRODUCTS, RULES, I, Mismatch, P, R, V, join, through
+from minidist.spmd_types import PRODUCTS, RULES, SAME, I, Mismatch, P, R, V, join, through
 
 Types = dict[str, str]  # by axis
 NO_GRADIENT = ("balance", "counts")  # phases in which a router's decisions travel
@@ -77,7 +77,8 @@ class Watch:
             calls = ["+".join(sorted(each.get(axis, ()))) for each in (ahead, back)]
             if any(calls):
                 there, here = calls
-                of = [self.attempt(axis, name, partial(through, there, here, each), [each, *calls]) for each in of]
+                makes = RULES.get((there, here), ("", ""))[1]
+                of = [self.attempt(axis, name, partial(through, there, here, each), makes or each) for each in of]
             types[axis] = self.joined(axis, name, of, read)
         output.types = types
         self.result = output.data, types
@@ -106,24 +107,22 @@ class Watch:
         biases = [each for each in read if name in PRODUCTS and each.name.endswith(".bias")]
         factors = [each for each in read if each not in biases]
         operands = [*of, *(self.parameters[id(each)][axis] for each in factors)]
-        result = self.attempt(axis, name, partial(join, operands, name), operands)
+        result = self.attempt(axis, name, partial(join, operands, name), most_likely(operands))
         summed = 0 if "Embedding" in name else 1 if name in PRODUCTS else None  # the axis of a matrix (out, in), (V, C)
         if any(vars(each).get("axis", -1) == summed and axis in self.along(vars(each)["comm"]) for each in factors):
             result = P
         if biases:
             operands = [result, *(self.parameters[id(each)][axis] for each in biases)]
-            result = self.attempt(axis, name, partial(join, operands, "add_bias"), operands)
+            result = self.attempt(axis, name, partial(join, operands, "add_bias"), most_likely(operands))
         return result
 
-    def attempt(self, axis: str, name: str, rule: Callable[[], str], given: list[str]) -> str:
+    def attempt(self, axis: str, name: str, rule: Callable[[], str], meant: str) -> str:
         """The type that a rule gives; if it gives none, an alarm, and the type that is most likely meant."""
         try:
             return rule()
         except Mismatch as mismatch:
             self.alarm(axis, str(mismatch), f"`{name}`")
-        if rule.func is through:  # type: ignore[attr-defined]
-            return RULES.get((given[1], given[2]), ("", given[0]))[1]
-        return next(each for each in (V, I, R, P) if each in given)
+            return meant
 
     def alarm(self, axis: str, what: str, name: str) -> None:
         if len(self.alarms) < MOST:
@@ -142,9 +141,9 @@ class Watch:
             return {}
         key = backward.__code__, tuple(comms)
         if key not in self.known:
-            forward, self.called = self.called, {}
+            self.called = {}
             backward(np.zeros_like(output.data), *kept)
-            self.known[key], self.called = self.called, forward
+            self.known[key] = self.called
             self.read.clear()
         return self.known[key]
 
@@ -164,6 +163,11 @@ class Watch:
                 if any(axis in theirs and value != own for theirs, value in others):
                     self.alarms.append(Alarm(axis, f"{kind}, but ranks have different values", what))
                     return
+
+
+def most_likely(operands: list[str]) -> str:
+    """The result's type in a right program, if types of operands do not go together."""
+    return next((each for each in (V, I, R, P) if each in operands), SAME)
 
 
 def told(values: Array) -> int:

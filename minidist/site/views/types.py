@@ -8,7 +8,12 @@ from minidist.programs.spmd_types import block_types
 from minidist.site.views.html import chip
 
 COLORS = {"I": LIGHT, "R": GREEN, "V": BLUE, "P": RED}
-MEANS = {"I": "the same, each with the whole gradient", "R": "the same, each with a part of it", "V": "each its own"}
+MEANS = {
+    "I": "the same, each with the whole gradient",
+    "R": "the same, each with a part of it",
+    "V": "each its own",
+    "P": "summands of a sum that is due",
+}
 BLOCKS = {"Tensor parallelism": "", "With sequence parallelism": "--sequence-parallel"}
 BOX, HIGH, BELOW = 46, 30, 92  # pixels
 
@@ -16,8 +21,7 @@ BOX, HIGH, BELOW = 46, 30, 92  # pixels
 def draw_blocks() -> str:
     """Both blocks, run here on two ranks with types, and what the letters mean."""
     drawn = [f"<p>{title}</p>{draw_block(title, block_types(options))}" for title, options in BLOCKS.items()]
-    means = {**MEANS, "P": "summands of a sum that is due"}
-    legend = "; ".join(f"{chip(COLORS[kind])}{kind}: {escape(words)}" for kind, words in means.items())
+    legend = "; ".join(f"{chip(COLORS[kind])}{kind}: {escape(words)}" for kind, words in MEANS.items())
     return "".join(drawn) + f"<p>{legend}.</p>"
 
 
