@@ -145,9 +145,7 @@ def check_quantized_bytes(submission: Submission) -> None:
         check_bytes(each, rank, outcome.value["returned"], parts, outcome.nbytes, wanted, why)
 
 
-def check_bytes(
-    each: Case, rank: int, found: Any, parts: Sequence[Array], nbytes: int, wanted: int, why: str
-) -> None:
+def check_bytes(each: Case, rank: int, found: Any, parts: Sequence[Array], nbytes: int, wanted: int, why: str) -> None:
     """That a rank has sent as many bytes as are wanted, for a result that has to do with the sum."""
     total = np.sum(parts, axis=0)
     found = an_array(each, found, f"rank {rank}'s result", total.shape)
