@@ -6,11 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from minidist import ring
+from minidist.classroom.grading.chapter import functions
 from minidist.classroom.grading.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
+# The lesson's own functions take the place of what a function may call.
+given = functions("answers", ("quantize", "add_largest", "packed", "unpacked"))
+STANDS_ON = {
+    **dict.fromkeys(("quantize", "send_with_feedback", "add_largest", "outer_step"), ()),
+    "add_quantized": ("quantize", "packed", "unpacked"),
+    "top_k_step": ("add_largest",),
+}
 ON_RANKS = ("add_quantized", "add_largest")  # these take comm first
 
 
@@ -24,42 +31,9 @@ def told(value: Any) -> Any:
 
 def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> dict[str, Any]:
     """What the function returned, and what became of the arrays that it got."""
-    replace(exercise, function)
     handed = [value.copy() if isinstance(value, np.ndarray) else value for value in mine]
     value = getattr(exercise, function)(*([comm] if function in ON_RANKS else []), *handed)
     return {"returned": told(value), "handed": [each for each in handed if isinstance(each, np.ndarray)]}
-
-
-# ---- the lesson's own, in place of what a function calls -------------------------------------------------------------
-
-
-def replace(exercise: ModuleType, function: str) -> None:
-    """Other functions of the exercise that this one may call are the lesson's own."""
-    own = {"add_quantized": {"quantize": rounded, "packed": in_pairs, "unpacked": one_by_one}}
-    vars(exercise).update(own.get(function, {"add_largest": largest} if function == "top_k_step" else {}))
-
-
-def rounded(x: Array, block: int, most: int) -> tuple[Array, Array]:
-    blocks = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
-    scales = (abs(blocks).max(axis=2) / most).astype(np.float32)
-    numbers = np.rint(blocks / np.where(scales > 0, scales, 1)[..., None]).astype(np.int8)
-    return numbers.reshape(len(x), -1)[:, : x.shape[1]], scales
-
-
-def in_pairs(numbers: Array) -> Array:
-    nibbles = np.pad(numbers + 8, ((0, 0), (0, numbers.shape[1] % 2))).astype(np.uint8)
-    return nibbles[:, ::2] << 4 | nibbles[:, 1::2]
-
-
-def one_by_one(pairs: Array, c: int) -> Array:
-    return np.stack([pairs >> 4, pairs & 15], axis=2).reshape(len(pairs), -1)[:, :c].astype(np.int8) - 8
-
-
-def largest(comm: Comm, x: Array, k: int) -> tuple[Array, Array]:
-    sent = np.zeros_like(x)
-    mine = np.argsort(-abs(x), kind="stable")[:k]
-    sent[mine] = x[mine]
-    return ring.all_reduce(comm, sent), sent
 
 
 # ---- error feedback, and training ------------------------------------------------------------------------------------
@@ -89,7 +63,6 @@ def loss_of(parameters: Array, target: Array, weight: Array) -> float:
 
 def train_top_k(comm: Comm, exercise: ModuleType, mine: list[Array], k: int, momentum: float, lr: float) -> Any:
     """Steps on the ranks' own quadratic losses; after each this rank's loss, and what was sent."""
-    replace(exercise, "top_k_step")
     target, weight, steps = mine
     parameters, velocity, error = (np.zeros_like(target) for _ in range(3))
     found: dict[str, Any] = {"totals": [], "losses": [], "changed": False}

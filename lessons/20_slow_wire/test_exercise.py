@@ -139,21 +139,20 @@ def check_quantized_bytes(submission: Submission) -> None:
     for each, rank, outcome in by_rank(submission, "call", add_quantized_cases(submission), ["add_quantized"]):
         x, block = each.inputs[rank]
         c = x.size // each.n
-        check_roughly(each, rank, outcome.value["returned"], [x.reshape(each.n, -1)[rank] for x, _ in each.inputs], 0.6)
+        parts = [x.reshape(each.n, -1)[rank] for x, _ in each.inputs]
         wanted = (each.n - 1) * (-(-c // 2) + 4 * -(-c // block))
-        if outcome.nbytes != wanted:
-            lose(
-                f"{on(each, rank)} sent {outcome.nbytes:,} bytes; {wanted:,} are wanted: to each of {each.n - 1} ranks"
-                f" {c} numbers, two in a byte, and {-(-c // block)} scales of 4 bytes."
-            )
+        why = f"to each of {each.n - 1} ranks {c} numbers, two in a byte, and {-(-c // block)} scales of 4 bytes"
+        check_bytes(each, rank, outcome.value["returned"], parts, outcome.nbytes, wanted, why)
 
 
-def check_roughly(each: Case, rank: int, found: Any, parts: Sequence[Array], least: float) -> None:
-    """That a result has to do with the sum."""
+def check_bytes(each: Case, rank: int, found: Any, parts: Sequence[Array], nbytes: int, wanted: int, why: str) -> None:
+    """That a rank has sent as many bytes as are wanted, for a result that has to do with the sum."""
     total = np.sum(parts, axis=0)
     found = an_array(each, found, f"rank {rank}'s result", total.shape)
-    if float(np.vdot(found, total)) < least * float(np.linalg.norm(found) * np.linalg.norm(total)):
+    if float(np.vdot(found, total)) < 0.6 * float(np.linalg.norm(found) * np.linalg.norm(total)):
         lose(f"{on(each, rank)} returned what is not near the sum: bytes are only counted of a sum.")
+    if nbytes != wanted:
+        lose(f"{on(each, rank)} sent {nbytes:,} bytes; {wanted:,} are wanted: {why}.")
 
 
 # ---- error feedback --------------------------------------------------------------------------------------------------
@@ -240,13 +239,12 @@ def check_largest_bytes(submission: Submission) -> None:
     for each, rank, outcome in by_rank(submission, "call", largest_cases(submission), ["add_largest"]):
         x, k = each.inputs[rank]
         total, _ = pair(each, outcome.value["returned"], "total and sent")
-        check_roughly(each, rank, total, [kept(*of) for of in each.inputs], 0.6)
         wanted = (each.n - 1) * k * (4 + x.itemsize)
-        if outcome.nbytes != wanted:
-            lose(
-                f"{on(each, rank)} sent {outcome.nbytes:,} bytes; {wanted:,} are wanted: {k} values of {x.itemsize}"
-                f" bytes and {k} places of 4, which {each.n - 1} messages of an all-gather pass on."
-            )
+        why = (
+            f"{k} values of {x.itemsize} bytes and {k} places of 4, which {each.n - 1} messages of an all-gather pass"
+            " on"
+        )
+        check_bytes(each, rank, total, [kept(*of) for of in each.inputs], outcome.nbytes, wanted, why)
 
 
 def top_k_case(submission: Submission, n: int, size: int, k: int, momentum: float) -> Case:

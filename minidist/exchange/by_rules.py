@@ -31,18 +31,10 @@ def run_by_rules(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]
     that may have one.
     """
     exchange = Exchange(n, rules)
-    answers: dict[int, Any] = {}
-
-    def idle() -> None:
-        for rank, answer in exchange.advance():
-            answers[rank] = answer
-            turns.ready.append(rank)
-        if exchange.verdict:
-            raise exchange.verdict
 
     def be_rank(rank: int) -> T:
         ledger = Ledger()
-        desk = Desk(GreenletLine(exchange, turns, answers, rank), ledger)
+        desk = Desk(GreenletLine(turns, rank), ledger)
         value = function(Comm(ExchangePort(desk, "world", range(n), rank), ledger))
         ledger.check_requests()
         desk.finish()
@@ -51,28 +43,48 @@ def run_by_rules(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]
         exchange.finish(rank)
         return value
 
-    turns: Turns[T] = Turns(n, idle)
+    turns: ExchangeTurns[T] = ExchangeTurns(exchange)
     results = turns.run_named(be_rank, exchange.in_order(range(n)))
     if lost := exchange.unreceived():
         raise CommError(f"{len(lost)} messages were not received; one is that of {lost[0].call} at {lost[0].where}")
     return results
 
 
+class ExchangeTurns(Turns[T]):
+    """Ranks each of which runs until the exchange has to answer it."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange.n, self.take_answers)
+        self.exchange = exchange
+        self.answers: dict[int, Any] = {}
+
+    def take_answers(self) -> None:
+        for rank, answer in self.exchange.advance():
+            self.answers[rank] = answer
+            self.ready.append(rank)
+        if self.exchange.verdict:
+            raise self.exchange.verdict
+
+    def ask(self, rank: int, question: str, *arguments: Any) -> Any:
+        """What the exchange answers this rank; the others run until then."""
+        getattr(self.exchange, question)(rank, *arguments)
+        self.wait()
+        return self.answers.pop(rank)
+
+
 class GreenletLine:
     """A rank's connection to the exchange, whose methods it calls directly."""
 
-    def __init__(self, exchange: Exchange, turns: Turns[Any], answers: dict[int, Any], rank: int) -> None:
-        self.exchange, self.turns, self.answers, self.rank = exchange, turns, answers, rank
+    def __init__(self, turns: ExchangeTurns[Any], rank: int) -> None:
+        self.turns, self.rank = turns, rank
 
     def ask(self, starts: list[Start], question: str, *arguments: Any) -> Any:
         self.tell(starts)
-        getattr(self.exchange, question)(self.rank, *arguments)
-        self.turns.wait()
-        return self.answers.pop(self.rank)
+        return self.turns.ask(self.rank, question, *arguments)
 
     def tell(self, starts: list[Start]) -> None:
         for start in starts:
-            self.exchange.start(self.rank, start)
+            self.turns.exchange.start(self.rank, start)
 
     def where(self) -> str:
         return caller(5)  # above this, the desk, the port and Comm

@@ -13,8 +13,8 @@ from classroom.grading import LESSONS, Grader, load
 from minidist.classroom.grading import ranks, source
 from minidist.classroom.grading.process import RouterLine, fields
 from minidist.classroom.grading.router import NOTHING, Message, Router
-from minidist.classroom.grading.wires import Ran, by_line
-from minidist.exchange.greenlets import Turns
+from minidist.classroom.grading.wires import Ran, sent_in_cases
+from minidist.exchange.by_rules import ExchangeTurns
 from minidist.exchange.operations import Start
 from minidist.exchange.port import Desk, ExchangePort
 from minidist.exchange.rules import Deadlock, Rules
@@ -24,7 +24,7 @@ from minidist.mpi.rank import explain
 
 @contextmanager
 def on_path(folder: Path) -> Iterator[None]:
-    """Modules beside a lesson's on_ranks.py, which have the same names in every lesson."""
+    """Import modules next to a lesson's on_ranks.py, which have the same names in every lesson."""
     names = [file.stem for file in folder.glob("*.py")]
     sys.path.insert(0, str(folder))
     try:
@@ -65,23 +65,16 @@ class QuickWire:
         spoiled: Mapping[Message, bytes] = NOTHING,
         together: float = 0.0,
     ) -> Ran:
-        n, answers = len(inputs), dict[int, Any]()
+        n = len(inputs)
         router = Router(n, rules, objects=False, spoiled=spoiled, program=job["program"])
-        exchange = router.exchange
+        exchange, turns = router.exchange, QuickTurns(router)
         vars(self.on_ranks)["given"] = dict(self.given)
         given = ranks.stand_ins(self.on_ranks, job["asked"])
         run = getattr(self.on_ranks, job["target"].rpartition(":")[2])
 
-        def idle() -> None:
-            for rank, answer in exchange.advance():
-                answers[rank] = answer
-                turns.ready.append(rank)
-            if exchange.verdict:
-                raise exchange.verdict
-
         def be_rank(rank: int) -> list[Any]:
             ledger = Ledger()
-            desk = Desk(QuickLine(router, turns, answers, rank), ledger, job["guarded"])
+            desk = Desk(QuickLine(turns, rank), ledger, job["guarded"])
             world = Comm(ExchangePort(desk, "world", range(n), rank), ledger)
             student = ranks.load(job["program"], job["source"], job["asked"])
             functions = {name: value for name, value in given.items() if "." not in value.__qualname__}
@@ -100,18 +93,13 @@ class QuickWire:
             exchange.finish(rank)
             return values
 
-        turns: Turns[list[Any]] = Turns(n, idle)
         ran = Ran("ok", "", router.ranks, -1, [""] * n, messages=router.messages)
         try:
             ran.values = [
                 {"values": values, "changed": []} for values in turns.run(be_rank, exchange.in_order(range(n)))
             ]
         except Deadlock as hung:
-            ran.status = "hung"
-            for rank in range(n):
-                frame = turns.frame(rank)
-                router.ranks[rank].stack = "".join(traceback.format_stack(frame)) if frame else ""
-            ran.report = router.explain(hung)
+            ran.status, ran.report = "hung", router.explain(hung)
         except Exception as error:
             failed = router.ranks[max(turns.running, 0)]
             below = error.__traceback__
@@ -125,27 +113,39 @@ class QuickWire:
         finally:
             router.close()
         ran.case = exchange.met["world"] - 1
-        for groups in router.groups:
-            of_cases = [groups.get(f"world/{number}.0", {}) for number in range(len(job["cases"]))]
-            ran.sent.append([by_line(sent, Path(job["program"]).name) for sent in of_cases])
+        ran.sent = sent_in_cases(router.groups, job)
         return ran
+
+
+class QuickTurns(ExchangeTurns[list[Any]]):
+    """Ranks that take turns, and where each of them is when none can go on."""
+
+    def __init__(self, router: Router) -> None:
+        super().__init__(router.exchange)
+        self.router = router
+
+    def take_answers(self) -> None:
+        try:
+            super().take_answers()
+        except Deadlock:
+            for rank, outcome in enumerate(self.router.ranks):
+                frame = self.frame(rank)
+                outcome.stack = "".join(traceback.format_stack(frame)) if frame else ""
+            raise
 
 
 class QuickLine(RouterLine):
     """A rank's connection to the router, whose methods it calls directly."""
 
-    def __init__(self, router: Router, turns: Turns[Any], answers: dict[int, Any], rank: int) -> None:
-        self.router, self.turns, self.answers, self.rank = router, turns, answers, rank
-        self.program = router.program
+    def __init__(self, turns: QuickTurns, rank: int) -> None:
+        self.turns, self.rank, self.program = turns, rank, turns.router.program
 
     def ask(self, starts: list[Start], question: str, *arguments: Any) -> Any:
         self.tell(starts)
-        getattr(self.router.exchange, question)(self.rank, *arguments)
-        self.turns.wait()
-        return self.answers.pop(self.rank)
+        return self.turns.ask(self.rank, question, *arguments)
 
     def tell(self, starts: list[Start]) -> None:
-        self.router.start(self.rank, [fields(start) for start in starts])
+        self.turns.router.start(self.rank, [fields(start) for start in starts])
 
 
 class QuickGrader(Grader):

@@ -3,6 +3,7 @@ the mutants of these lessons, graded in all parts on ranks of this process; test
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,9 +44,9 @@ def graders() -> Iterator[dict[str, QuickGrader]]:
         for slip in SLIPS
     ],
 )
-def test_a_slip_loses_its_own_part(graders: dict[str, QuickGrader], slip: Mistake) -> None:
+def test_a_slip_loses_its_own_part(graders: dict[str, QuickGrader], tmp_path: Path, slip: Mistake) -> None:
     made, [part] = graders[slip.lesson], slip.loses
-    graded = made.grade(slip.text())
+    graded = made.grade(slip.write_to(tmp_path))
     assert graded.lost == {part}, graded.messages
     for pattern in slip.says:
         assert re.search(pattern, graded.messages[part]), graded.messages

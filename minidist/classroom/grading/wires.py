@@ -88,9 +88,7 @@ class RouterWire:
         ran.messages, ran.used = routed.messages, routed.used + routed.idle
         if routed.status == "ok":
             ran.values = routed.values
-        for groups in routed.groups:
-            of_cases = [groups.get(f"world/{number}.0", {}) for number in range(len(job["cases"]))]
-            ran.sent.append([by_line(sent, Path(job["program"]).name) for sent in of_cases])
+        ran.sent = sent_in_cases(routed.groups, job)
         return ran
 
     def route(
@@ -135,13 +133,17 @@ def modules_in(skeleton: Path) -> list[str]:
     return found
 
 
-def by_line(sent: dict[Transfer, list[int]], program: str) -> Sent:
-    """What was sent, by line of the program; lines elsewhere become ""."""
-    found: Sent = {}
-    for (phase, peer, line), (nbytes, messages) in sent.items():
-        transfer = phase, peer, line if line.startswith(f"{program}:") else ""
-        before = found.get(transfer, (0, 0))
-        found[transfer] = before[0] + nbytes, before[1] + messages
+def sent_in_cases(groups: Sequence[Mapping[str, dict[Transfer, list[int]]]], job: dict[str, Any]) -> list[list[Sent]]:
+    """What each rank sent in each case, by line of the program; lines elsewhere become ""."""
+    program, cases = f"{Path(job['program']).name}:", range(len(job["cases"]))
+    found = []
+    for of_rank in groups:
+        found.append([Sent() for _ in cases])
+        for number in cases:
+            for (phase, peer, line), (nbytes, messages) in of_rank.get(f"world/{number}.0", {}).items():
+                transfer = phase, peer, line if line.startswith(program) else ""
+                before = found[-1][number].get(transfer, (0, 0))
+                found[-1][number][transfer] = before[0] + nbytes, before[1] + messages
     return found
 
 
