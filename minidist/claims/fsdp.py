@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minidist.claims import routed
+from minidist.claims import expert_parallel
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.context import attention_claims
+from minidist.claims.context_parallel import attention_claims
 from minidist.claims.letters import Letters
 from minidist.claims.promises import Promises
 from minidist.claims.published import count_agreeing, print_zero_closing, zero_letters
@@ -208,7 +208,7 @@ def letters(run: Run) -> Letters:
         "W": f"all {run.ranks}",
         "ψ": "parameters of one unit of the model",
         "ψ_emb": "of its embedding",
-        **(routed.letters(run) if run.model.experts else {}),
+        **(expert_parallel.letters(run) if run.model.experts else {}),
         "N": f"{run.layout.cp} context ranks" if run.layout.cp > 1 else "ranks",
         "f": "a unit's forward",
         "b": "half its backward (or sequences of a micro-batch)",
@@ -254,7 +254,7 @@ def print_across_hosts(m: float, w: int, g: int) -> None:
 def claims(run: Run) -> list[Claim]:
     """FSDP's claims, and those of context ranks and of experts, if there are any."""
     shares, mixture = shares_of(run), run.model.experts > 0
-    held = routed.activations(run, shares) if mixture else [peak_of_layers(run)]
+    held = expert_parallel.activations(run, shares) if mixture else [peak_of_layers(run)]
     if run.layout.cp == 1 and not mixture:
         return own_claims(run, held)
     on_way, added, others = list[Blocks](), 0.0, list[Claim]()
@@ -262,8 +262,12 @@ def claims(run: Run) -> list[Claim]:
         on_way = blocks_on_way(run, validates=run.validate > 0)
         others, added = attention_claims(run)
     if mixture:
-        others += [*routed.all_to_alls(run, shares), *routed.exchanges(run, shares), *routed.routing(run)]
-        added += routed.bytes_sent(run, shares)
+        others += [
+            *expert_parallel.all_to_alls(run, shares),
+            *expert_parallel.exchanges(run, shares),
+            *expert_parallel.routing(run),
+        ]
+        added += expert_parallel.bytes_sent(run, shares)
     return [*own_claims(run, held, on_way, added), *others]
 
 

@@ -5,7 +5,7 @@ from minidist.claims.letters import Letters
 from minidist.claims.promises import Promises
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Run
-from minidist.claims.tensor import collectives, lettered, total_claims, volume_claim
+from minidist.claims.tensor_parallel import collectives, lettered, total_claims, volume_claim
 from minidist.claims.zero import states_claims
 from minidist.cli.tables import number, say
 from minidist.formulas.residual import (

@@ -106,8 +106,9 @@ def main(comm: Comm, prepared: PreparedRun) -> int:
         for text in (*plan.notes, line):
             print("\n".join(wrapped(f"minidist: {text}", "")), file=sys.stderr, flush=True)
     chapter = find(plan.chapter)
-    if plan.fsdp or plan.axes.pp > 1:
-        return chapter.work(comm, job)
+    if plan.fsdp or plan.axes.pp > 1 or job.training.types:
+        job.reserved = chapter.reserve(job, comm)
+        return int(chapter.begin(comm, job))
     serial = chapter.serial(job) or PLAIN
 
     def small_engine(small: command.Job, comm: Comm) -> DataParallel:

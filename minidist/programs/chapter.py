@@ -94,7 +94,6 @@ class Chapter(Training[Own]):
     """A chapter that trains in the common loop: how a command line becomes an engine."""
 
     pooled = True
-    promised: ClassVar[str] = ""  # the file in claims/ with its papers' promises; "": it has the chapter's name
     states: ClassVar[int] = 16  # the least bytes that memory must hold per parameter, with gradient and optimizer state
 
     # ---- what a chapter says ----------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class Chapter(Training[Own]):
     @cached_property
     def promises(self) -> "Promises":
         """What its papers promise."""
-        found: Promises = importlib.import_module(f"minidist.claims.{self.promised or self.name}").PROMISES
+        found: Promises = importlib.import_module(f"minidist.claims.{self.name}").PROMISES
         return found
 
     @property

@@ -49,7 +49,6 @@ def watch_forward(job: Job, engine: Engine) -> AttentionClock:
 
 class ContextParallelChapter(Chapter[SequenceOptions]):
     name, doc, options = "context_parallel", context_parallel.__doc__, SequenceOptions
-    promised = "context"
     cases = {
         "": "",
         "all-gather": "--scheme all-gather --positions contiguous",
@@ -109,7 +108,7 @@ class ContextParallelChapter(Chapter[SequenceOptions]):
         if everyone is None:
             return None
         forward, backward, kept, blocks, pairs, ended, spans = map(list, zip(*everyone, strict=True))
-        from minidist.claims.context import attention_bytes
+        from minidist.claims.context_parallel import attention_bytes
         from minidist.claims.described import described
 
         promised = attention_bytes(described(self.name, made, made.layout, made.vocabulary))

@@ -152,7 +152,6 @@ def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
 
 class ExpertParallelChapter(Chapter[ExpertOptions]):
     name, doc, options = "expert_parallel", expert_parallel.__doc__, ExpertOptions
-    promised = "routed"
     cases = {"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"}
 
     def layout(self, line: Line[ExpertOptions], ranks: int) -> Layout:

@@ -1,6 +1,5 @@
 """ZeRO-Infinity as a program: its options."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,18 +67,17 @@ class InfinityChapter(Chapter[InfinityOptions]):
         return infinity.ENGINES[job.own.zero](job.units, job.settings, comm, job.reserved)
 
     def begin(self, comm: Any, prepared: Job[InfinityOptions]) -> int:
-        with prepared.reserved if prepared.training.types else nullcontext():
+        with prepared.reserved:  # gives the file's room back, also if the model does not fit
             return super().begin(comm, prepared)
 
     def work(self, comm: Any, prepared: Job[InfinityOptions]) -> int:
-        """Measure the disks' bandwidth, or train; the file's room is given back at the end."""
-        with prepared.reserved as swap:  # also around making the model, which may not fit
-            if prepared.own.bandwidth_table:
-                from minidist.claims.infinity import bandwidth_table
-
-                ways = infinity.fetch_shards, infinity.fetch_from_owner
-                return bandwidth_table(comm, swap, *ways, prepared.files.json)
+        """Measure the disks' bandwidth, or train."""
+        if not prepared.own.bandwidth_table:
             return self.train(comm, prepared)
+        from minidist.claims.infinity import bandwidth_table
+
+        ways = infinity.fetch_shards, infinity.fetch_from_owner
+        return bandwidth_table(comm, prepared.reserved, *ways, prepared.files.json)
 
 
 CHAPTER = InfinityChapter()

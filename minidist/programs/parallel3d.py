@@ -107,7 +107,6 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
 
 class Parallel3DChapter(Chapter[GridOptions]):
     name, doc, options = "parallel3d", parallel3d.__doc__, GridOptions
-    promised = "grid"
     ranks = (8,)
     cases = {
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},

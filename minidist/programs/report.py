@@ -1,15 +1,15 @@
 """What rank 0 says of a run: before it, what it will need; after it, the claims, next to what all ranks counted."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
 from minidist.claims.described import described
+from minidist.claims.promises import Promises
 from minidist.claims.proof import proof_claims
 from minidist.claims.run import Run, run_of
 from minidist.claims.screen import print_report
@@ -19,8 +19,18 @@ from minidist.command import Job
 from minidist.engine import Engine
 from minidist.formulas.needs import Estimate
 from minidist.memory import plot
-from minidist.programs.run import RankReport, Reported
 from minidist.train import History, print_sample, step_times
+
+
+class Reported(Protocol):
+    """What a chapter says about its runs."""
+
+    @property
+    def promises(self) -> Promises: ...
+
+    def closing(self, run: Run) -> None: ...
+
+    def title(self, job: Job) -> str: ...
 
 
 def report(
@@ -28,13 +38,14 @@ def report(
     job: Job,
     engine: Engine,
     history: History,
-    everyone: Sequence[RankReport],
+    everyone: Sequence[Mapping[str, Any]],
     held: Any,
     weights: dict[str, Any],
 ) -> int:
     """Check and print what a run did; returns the exit status: 1 if a claim does not hold.
 
-    held: each rank's memory during a step, to be drawn. weights: the model's, to write a sample with."""
+    everyone: what each rank counted, by field of `Run`. held: each rank's memory during a step, to be drawn. weights:
+    the model's, to write a sample with."""
     files = job.files
     run = summarise(job, history, everyone)
     promises = chapter.promises
@@ -92,9 +103,9 @@ def say_needs(job: Job, estimate: Estimate | None) -> None:
     print(needs.in_words(estimate(asked), job.files.device_memory or 0))
 
 
-def summarise(job: Job, history: History, everyone: Sequence[RankReport]) -> Run:
+def summarise(job: Job, history: History, everyone: Sequence[Mapping[str, Any]]) -> Run:
     """The run, for the report."""
-    of_ranks = {each.name: [getattr(rank, each.name) for rank in everyone] for each in fields(RankReport)}
+    of_ranks = {name: [rank[name] for rank in everyone] for name in everyone[0]}
     return run_of(
         described(job.chapter, job, job.layout, job.vocabulary),
         clip=job.training.clip,

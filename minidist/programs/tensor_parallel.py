@@ -22,7 +22,6 @@ class TensorOptions:
 
 class TensorParallelChapter(Chapter[TensorOptions]):
     name, doc, options = "tensor_parallel", tensor_parallel.__doc__, TensorOptions
-    promised = "tensor"
     count = staticmethod(count_with_dropout)
     cases = {"": "", "sequence": "--sequence-parallel"}
 

@@ -16,6 +16,7 @@ from jobs import deepspeeds
 from minidist.deepspeed import explain, sizes
 from minidist.deepspeed import plan as planning
 from minidist.papers import gpt2, korthikanti
+from programs import run_python
 from ranks import launch
 from tables import table
 
@@ -175,6 +176,17 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
     assert found[name]["claims"] >= 6
     norms = ["norms"] * (chapter not in ("zeropp", "compression"))  # what is rounded has another norm
     assert found[name]["proved"] == [f"proof: {what}" for what in ("losses", *norms, "parameters", "first loss")]
+
+
+@pytest.mark.parametrize("name", ["zero3.json", "infinity3.json", "fsdp.yaml", "onebit.json"])
+def test_types_of_a_files_chapter(tmp_path: Path, name: str) -> None:
+    """With --types nothing is trained, in whatever way the file's engine is made."""
+    (tmp_path / name).write_text(FILES[name])
+    ranks = RANKS if name.endswith(".yaml") else 2
+    done = run_python("-m", "minidist.deepspeed", str(tmp_path / name), "--types", "--ranks", str(ranks), *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert f"operations of a forward on data {ranks}: 0 alarms" in done.stdout
+    assert "training loss" not in done.stdout
 
 
 def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:

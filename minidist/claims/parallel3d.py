@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.claims import pipeline, routed, tensor
+from minidist.claims import expert_parallel, pipeline, tensor_parallel
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.letters import Letters
@@ -48,7 +48,9 @@ def claims(run: Run) -> list[Claim]:
     ]
     everything, stamps = list(of_axes), 0
     if run.layout.pp == 1:
-        held = routed.activations(run, shares) if run.model.experts else tensor.activations(run, shares)
+        held = (
+            expert_parallel.activations(run, shares) if run.model.experts else tensor_parallel.activations(run, shares)
+        )
     else:
         each, shape = pipeline.count_messages(run), "bsh/t" if run.sequence_parallel else "bsh"
         sizes = [run.bytes.stored * size for size in crossing(run, shares)]
@@ -61,11 +63,11 @@ def claims(run: Run) -> list[Claim]:
         *group_claims(run),
         *states_claims(run, states, run.zero, *letters),
         *held,
-        *(tensor.collectives(run, shares) if run.layout.tp > 1 else []),
-        *(tensor.volume_claim(run, volume) for volume in of_axes if any(volume.elements)),
-        *(routed.routing(run) if run.model.experts else []),
+        *(tensor_parallel.collectives(run, shares) if run.layout.tp > 1 else []),
+        *(tensor_parallel.volume_claim(run, volume) for volume in of_axes if any(volume.elements)),
+        *(expert_parallel.routing(run) if run.model.experts else []),
         *left_host(run, shares),
-        *tensor.total_claims(run, everything, others(run), stamps),
+        *tensor_parallel.total_claims(run, everything, others(run), stamps),
     ]
 
 
@@ -116,7 +118,7 @@ def letters(run: Run) -> Letters:
     w, at = run.layout.dp * run.layout.cp, run.layout
     return {
         **pipeline.letters(run),
-        **(routed.letters(run) if run.model.experts else {}),
+        **(expert_parallel.letters(run) if run.model.experts else {}),
         "c": "positions of a context rank",
         "ψl": "those of its last layer",
         "Ψrest": "a rank's replicated parameters",
@@ -134,7 +136,7 @@ def print_closing(run: Run) -> None:
     """Where tokens go; and, with hybrid sharding, the paper's own figure."""
     w, g = run.layout.dp * run.layout.cp, run.dividing
     if run.model.experts:
-        routed.print_reached(run)
+        expert_parallel.print_reached(run)
     if w > g:
         print_across_hosts(stored_parameters(run)[0] * run.bytes.stored, w, g)
 
