@@ -131,8 +131,10 @@ class WholeMatrices(Muon):
         """Each owner gets the sums of its matrices' gradients: a reduce-scatter of parts of any sizes."""
         super().sum_over_axes()
         parts = self.by_owner("grad")
+        sums = [np.empty_like(part) for part in parts]
         with self.comm.phase("reduce-scatter gradients"):
-            ring.reduce_scatter_v(self.comm, parts, out=parts[self.comm.rank])
+            ring.sum_around(self.comm, parts, sums, None, np.add)
+        parts[self.comm.rank] = sums[self.comm.rank]
         self.fill("grad", parts)
 
     def gather(self, flat: Flat) -> None:

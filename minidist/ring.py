@@ -55,16 +55,11 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     mine = parts[comm.rank]
     out = np.empty_like(mine) if out is None else out
     _check(out, mine.size, x)
-    reduce_scatter_v(comm, parts, out, op)
-    return out
-
-
-def reduce_scatter_v(comm: Comm, parts: list[Array], out: Array, op: np.ufunc = np.add) -> None:
-    """A reduce-scatter of parts of any sizes: rank r gets the sum of parts[r] in out."""
-    incoming, partial = np.empty((2, max(part.size for part in parts)), out.dtype)
+    incoming, partial = np.empty((2, parts[0].size), x.dtype)  # chunk 0 is the longest
     sums = [partial[: part.size] for part in parts]  # all in one buffer: each is sent before the next is computed
     sums[comm.rank] = out
     sum_around(comm, parts, sums, incoming, op)
+    return out
 
 
 def sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Array | None, op: np.ufunc) -> None:

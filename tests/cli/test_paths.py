@@ -13,6 +13,7 @@ from minidist.bench import __main__ as bench
 from minidist.cli.paths import check_writable, write_output
 from minidist.programs.chapter import find
 from minidist.system.files import write_whole
+from minidist.train import Alone
 
 
 def names(folder: Path) -> list[str]:
@@ -67,7 +68,7 @@ def test_standard_output_asks_for_no_folder_that_can_be_written(monkeypatch):
     monkeypatch.chdir("/proc/self")
     with pytest.raises(UsageError, match="cannot write there"):
         check_writable("--json", "report")
-    assert find("ring").prepared(["--json", "-"], None).json == "-"
+    assert find("ring").prepared(["--json", "-"], Alone()).json == "-"
     assert bench.prepare(["--json", "-"])[1].json == "-"
     assert find("train").job(["--json", "-"], ranks=1).files.quiet
 
