@@ -17,7 +17,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps, lessons_own, together
 from minidist.classroom.grading.meaning import check_timing
-from minidist.classroom.grading.parts import ask, by_case, on, part
+from minidist.classroom.grading.parts import ask, by_case, large, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -98,7 +98,7 @@ def pushed(submission: Submission, *sizes: int, **more: Any) -> Iterator[tuple[C
 
 @pytest.mark.points(2, "push: to each server the gradient of its range")
 def test_push(submission: Submission) -> None:
-    for case, outcomes in pushed(submission, 12, 13):
+    for case, outcomes in pushed(submission, 12, 13, large(submission)):
         workers = case.arguments["workers"]
         for server in range(workers, case.n):
             keys = keys_of(case.inputs[0].size, case.n - workers, server - workers)
@@ -160,7 +160,7 @@ def pulled(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Out
 
 @pytest.mark.points(2, "pull: the weights of every range, in their places")
 def test_pull(submission: Submission) -> None:
-    for case, outcomes in pulled(submission, 12, 13):
+    for case, outcomes in pulled(submission, 12, 13, large(submission)):
         workers = case.arguments["workers"]
         k, size = case.n - workers, case.inputs[0][0].size
         for rank in range(workers):
@@ -294,16 +294,16 @@ test_fresh_soon = part(1, "fresh: as soon as that is so", check_soon, "fresh")
 
 def take_cases(submission: Submission, together: bool, orders: Sequence[Sequence[int]], **more: Any) -> list[Case]:
     """Three workers' gradients come in some order, in numbers whose sum no order changes."""
-    gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
+    sizes = [4] * (len(orders) - 1) + [large(submission)]
     bsp = "shard.together" if together else "not shard.together"
     return [
         Case(
             1,
             f"{bsp}, pushes of the workers {', '.join(map(str, order))}",
-            [gradients],
+            [submission.random.integers(1, 1000, (3, 2, size)).astype(np.float32)],
             {"order": list(order), "together": together, **more},
         )
-        for order in orders
+        for order, size in zip(orders, sizes, strict=True)
     ]
 
 
@@ -376,10 +376,11 @@ def serve_case(
     staleness: float,
     together: bool,
     at_last: bool = False,
+    size: int = 5,
 ) -> Case:
     """Every worker has a gradient for each iteration, of whole numbers: no order changes their sum. at_last: no worker
     says STOP before all have pushed all."""
-    shape = iterations, 5
+    shape = iterations, size
     gradients = [submission.random.integers(1, 1000, shape).astype(np.float64) for _ in range(workers)]
     inputs = gradients + [np.zeros(shape)] * servers
     how = "bsp" if together else "async" if math.isinf(staleness) else f"staleness {staleness:g}"
@@ -393,7 +394,7 @@ def check_served(case: Case, outcomes: Sequence[Outcome]) -> None:
     workers = case.arguments["workers"]
     total = sum(gradients.sum(axis=0) for gradients in case.inputs[:workers])
     for server in range(workers, case.n):
-        expected = -total[keys_of(5, case.n - workers, server - workers)]
+        expected = -total[keys_of(total.size, case.n - workers, server - workers)]
         found = outcomes[server].value
         if isinstance(found, str) or found.shape != expected.shape:
             lose(f"On {case.label}: rank {server} has no weights of its range any more.")
@@ -409,6 +410,7 @@ def test_serve(submission: Submission) -> None:
     # Nothing need be held back: one iteration in bsp, or any staleness.
     cases = [serve_case(submission, 1, 1, 3, math.inf, False), serve_case(submission, 3, 1, 4, math.inf, False)]
     cases += [serve_case(submission, 3, 1, 1, 0, True), serve_case(submission, 2, 2, 3, math.inf, False)]
+    cases.append(serve_case(submission, 2, 1, 2, math.inf, False, size=large(submission)))
     for case, outcomes in by_case(submission, "call_serve", cases, ["serve"]):
         check_served(case, outcomes)
 

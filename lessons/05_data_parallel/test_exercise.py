@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks, why
+from minidist.classroom.grading.parts import ask, by_case, by_rank, large, named, on, ranks, why
 from minidist.classroom.grading.sharded import (
     RANKS,
     check_factor,
@@ -80,8 +80,10 @@ class Layers(Case):
     y: Array = field(default_factory=lambda: np.empty(0))
 
 
-def layers(submission: Submission, n: int, batch: int, what: str = "", depth: int = 3, **arguments: Any) -> Layers:
-    draw, width = submission.random.standard_normal, 5
+def layers(
+    submission: Submission, n: int, batch: int, what: str = "", depth: int = 3, width: int = 5, **arguments: Any
+) -> Layers:
+    draw = submission.random.standard_normal
     flats = [draw(width * width + width) / width**0.5 for _ in range(depth)]
     x, y = draw((batch, width)), np.tanh(draw((batch, width)))
     inputs = []
@@ -136,6 +138,7 @@ def proportional(found: Array, expected: Array) -> bool:
 @pytest.mark.points(3, "train_step: one process's training, where shares are even")
 def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=2, clips=[0.0]) for n, batch in ((4, 8), (3, 6), (2, 4), (1, 3))]
+    cases.append(layers(submission, 2, 4, width=large(submission, least=50, most=100), steps=2, clips=[0.0]))
     for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):
         check_worked(run, outcomes)
         batch, steps = len(run.x), run.arguments["steps"]

@@ -21,7 +21,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps, parts_by_function
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_case, by_rank, named, on, part, ranks, why
+from minidist.classroom.grading.parts import by_case, by_rank, large, named, on, part, ranks, why
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -72,6 +72,7 @@ def test_narrow(submission: Submission) -> None:
         one("narrow", "of numbers near 2⁻²⁷, scale 1024", tiny, scale=1024.0),
         one("narrow", "of numbers near 1, scale 131072", plain * np.float32(0.01), scale=131072.0),
         one("narrow", "of numbers that are too large for it, scale 2²⁰", plain, scale=2.0**20),
+        one("narrow", "of many numbers", drawn(submission, large(submission)), scale=8.0),
     ]
     for each, [outcome] in by_case(submission, "convert", cases, ["narrow"]):
         value, scale = each.inputs[0], each.arguments["scale"]
@@ -100,6 +101,7 @@ def test_widen(submission: Submission) -> None:
         one("widen", "of numbers near 1, scale 8", plain, scale=8.0),
         one("widen", "of numbers near 2⁻²⁰, scale 1024", plain * np.float16(2.0**-10), scale=1024.0),
         one("widen", "of numbers near 1, scale 131072", plain, scale=131072.0),
+        one("widen", "of many numbers", drawn(submission, large(submission)).astype(np.float16), scale=8.0),
     ]
     for each, [outcome] in by_case(submission, "convert", cases, ["widen"]):
         value, scale = each.inputs[0], each.arguments["scale"]
@@ -127,9 +129,11 @@ def update_cases(submission: Submission, function: str) -> list[Case]:
     start = np.abs(drawn(submission)).astype(np.float16).astype(np.float32)
     change = drawn(submission) / 8
     small = (2.0**-13 * start).astype(np.float32)
+    many = np.abs(drawn(submission, large(submission))).astype(np.float16).astype(np.float32)
     return [
         one(function, "of one change", [start, change], times=1),
         one(function, "of 64 changes of 2⁻¹³ of the weight each", [start, small], times=64),
+        one(function, f"of a change of {many.size} weights", [many, many / 8], times=1),
     ]
 
 
@@ -178,9 +182,9 @@ test_update_param = part(1, "update: the parameters are the master copy, rounded
 # ---- the norm --------------------------------------------------------------------------------------------------------
 
 
-def norm_case(submission: Submission, n: int, words: str = "") -> Case:
+def norm_case(submission: Submission, n: int, words: str = "", size: int = 4) -> Case:
     """Two pieces on each rank, of different sizes."""
-    inputs = [[drawn(submission, size).astype(np.float16) for size in (4 + rank, 3)] for rank in range(n)]
+    inputs = [[drawn(submission, size).astype(np.float16) for size in (size + rank, 3)] for rank in range(n)]
     return Case(n, f"{ranks(n)}, gradient_norm{words}", inputs, {"scale": 1.0})
 
 
@@ -213,7 +217,9 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(2, "gradient_norm: of all pieces of all ranks, on every rank")
 def test_norm(submission: Submission) -> None:
-    for each, outcomes in by_case(submission, "norm", [norm_case(submission, n) for n in (4, 2)], ["gradient_norm"]):
+    cases = [norm_case(submission, 4), norm_case(submission, 2)]
+    cases.append(norm_case(submission, 2, " of many numbers", large(submission)))
+    for each, outcomes in by_case(submission, "norm", cases, ["gradient_norm"]):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
             found, near = number_of(each, rank, outcome.value["returned"]), partial(math.isclose, rel_tol=2e-3)

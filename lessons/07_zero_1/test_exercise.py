@@ -20,7 +20,7 @@ import pytest
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import ask, by_case, by_rank, named, on, ranks
+from minidist.classroom.grading.parts import ask, by_case, by_rank, large, named, on, ranks
 from minidist.classroom.grading.sharded import GATHER, RANKS, SCATTER, check_sum, slopes, small, with_numbers
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 from minidist.classroom.grading.training import SMALL, Training, share, training
@@ -108,6 +108,11 @@ def layers(
     return run
 
 
+def wide(submission: Submission) -> int:
+    """The width of layers with up to 10,100 parameters."""
+    return large(submission, least=50, most=100)
+
+
 def of_rows(run: Layers, x: Array, y: Array) -> tuple[float, list[Array]]:
     """What rows contribute to the loss, and to the gradient of each layer (padded,)."""
     return slopes([param.astype(float) for param in run.params], x, y, run.batch)
@@ -184,7 +189,7 @@ def returned(run: Layers, rank: int, outcome: Outcome, which: int) -> list[float
 @pytest.mark.points(3, "train_step: the loss, and this rank's shard of the summed gradient")
 def test_train_step(submission: Submission) -> None:
     cases = []
-    for n, width, batch in ((4, 3, 8), (4, 5, 10), (3, 4, 7), (2, 5, 4), (1, 3, 3)):
+    for n, width, batch in ((4, 3, 8), (4, 5, 10), (3, 4, 7), (2, 5, 4), (1, 3, 3), (2, wide(submission), 4)):
         run = layers(submission, n, width, batch, change=0.0, steps=2)
         run.arguments["clips"] = [WIDE, 0.0, norm_of(together(run)[1]) * 1.001]  # nothing is to be clipped
         cases.append(run)
@@ -225,7 +230,7 @@ def wrong_gradient(run: Layers, outcomes: Sequence[Outcome], which: int) -> str:
 
 @pytest.mark.points(2, "train_step: master += change; the rounded shards, put together on every rank")
 def test_update(submission: Submission) -> None:
-    sizes = ((4, 3, 8), (4, 5, 10), (3, 4, 7), (2, 5, 4), (1, 3, 3))
+    sizes = ((4, 3, 8), (4, 5, 10), (3, 4, 7), (2, 5, 4), (1, 3, 3), (2, wide(submission), 4))
     cases = [layers(submission, n, width, batch, change=1e-4, clips=[WIDE]) for n, width, batch in sizes]
     for run, outcomes in by_case(submission, "step", cases, ["train_step"]):
         check_worked(run, outcomes)

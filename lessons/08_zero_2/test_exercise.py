@@ -18,7 +18,7 @@ import pytest
 
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.meaning import check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, large, on, part, ranks
 from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
@@ -101,12 +101,13 @@ def layers(submission: Submission, n: int, width: int, rows: Sequence[int], dept
 
 @pytest.mark.points(3, "train_step: one process's training, in micro-batches, on any number of ranks")
 def test_train_step(submission: Submission) -> None:
+    wide = large(submission, least=50, most=100)
     once = [
         layers(submission, n, width, rows, steps=1, rate=RATE) for n, width, rows in ((4, 15, [8, 8]), (2, 6, [4] * 3))
     ]
     odd = [
         layers(submission, n, width, rows, steps=2, rate=RATE)
-        for n, width, rows in ((4, 5, [3, 3]), (3, 4, [7]), (1, 3, [2, 2]))
+        for n, width, rows in ((4, 5, [3, 3]), (3, 4, [7]), (1, 3, [2, 2]), (2, wide, [4]))
     ]
     for cases in (once, odd):
         for run, outcomes in by_case(submission, "train_layers", cases, ["train_step"]):

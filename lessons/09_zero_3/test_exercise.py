@@ -19,7 +19,7 @@ import pytest
 
 from minidist.classroom.grading.checks import check_all_own, factor_of, gaps, run_and_blame
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, on, part, ranks
+from minidist.classroom.grading.parts import by_case, by_rank, large, on, part, ranks
 from minidist.classroom.grading.sharded import (
     RANKS,
     SCATTER,
@@ -104,7 +104,8 @@ def slopes(weights: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[fl
 @pytest.mark.points(1, "train_step: one process's training, on any number of ranks")
 def test_train_step(submission: Submission) -> None:
     cases = [layers(submission, n, width, batch, steps=1) for n, width, batch in ((4, 16, 32), (2, 6, 8))]
-    odd = [layers(submission, n, width, batch, steps=2) for n, width, batch in ((4, 5, 6), (3, 4, 7), (1, 3, 2))]
+    sizes = ((4, 5, 6), (3, 4, 7), (1, 3, 2), (2, large(submission, least=50, most=100), 4))
+    odd = [layers(submission, n, width, batch, steps=2) for n, width, batch in sizes]
     for some in (cases, odd):
         for run, outcomes in by_case(submission, "train_layers", some, ["train_step"]):
             check_worked(run, outcomes)

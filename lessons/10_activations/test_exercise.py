@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import an_array, differences, gaps, is_right, parts_by_function, same, shape
-from minidist.classroom.grading.parts import ask, by_case, on, part
+from minidist.classroom.grading.parts import ask, by_case, large, on, part
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -89,6 +89,7 @@ def check_inputs(each: Case, outcome: Outcome) -> None:
 @pytest.mark.points(1, "run_forward: y, and the input of each segment")
 def test_run_forward(submission: Submission) -> None:
     cases = [forward_case(submission, layers, k) for layers, k in ((4, 2), (3, 1), (3, 3), (6, 2))]
+    cases.append(forward_case(submission, 4, 2, rows=large(submission, most=10_000)))
     for each, [outcome] in by_case(submission, "forward", cases, ["run_forward"]):
         inputs_of(each, outcome)
         x, *matrices = each.inputs[0]
@@ -415,7 +416,17 @@ def test_best_interval_bytes(submission: Submission) -> None:
 
 # ---- parts of an input -----------------------------------------------------------------------------------------------
 
-SHAPES = [(1, (2, 3, 4)), (2, (2, 3, 4)), (3, (2, 3, 4)), (4, (3, 5)), (4, (2,))]
+
+def shapes(submission: Submission) -> list[tuple[int, tuple[int, ...]]]:
+    """Numbers of ranks, and shapes of x."""
+    return [
+        (1, (2, 3, 4)),
+        (2, (2, 3, 4)),
+        (3, (2, 3, 4)),
+        (4, (3, 5)),
+        (4, (2,)),
+        (3, (large(submission, least=3_000),)),
+    ]
 
 
 def parts_of(x: Array, t: int) -> list[Array]:
@@ -429,7 +440,8 @@ def cut_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
 
 @pytest.mark.points(1, "cut: this rank's part")
 def test_cut(submission: Submission) -> None:
-    for each, outcomes in by_case(submission, "cutting", [cut_case(submission, t, of) for t, of in SHAPES], ["cut"]):
+    cases = [cut_case(submission, t, of) for t, of in shapes(submission)]
+    for each, outcomes in by_case(submission, "cutting", cases, ["cut"]):
         x = each.inputs[0]
         for rank, (outcome, expected) in enumerate(zip(outcomes, parts_of(x, each.n), strict=True)):
             found = an_array(each, outcome.value["returned"], f"rank {rank}'s part", expected.shape)
@@ -464,7 +476,7 @@ def whole_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
 
 @pytest.mark.points(1, "whole: x on every rank")
 def test_whole(submission: Submission) -> None:
-    cases = [whole_case(submission, t, of) for t, of in SHAPES]
+    cases = [whole_case(submission, t, of) for t, of in shapes(submission)]
     for each, outcomes in by_case(submission, "joining", cases, ["whole"]):
         expected = np.concatenate(each.inputs).reshape(each.arguments["shape"])
         for rank, outcome in enumerate(outcomes):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import an_array, gaps, together
+from minidist.classroom.grading.parts import large
 from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.memory.partition import Partition, best, partitions
 
@@ -308,7 +309,8 @@ def tiles_case(submission: Submission, function: str, n: int, width: int, out: i
 
 @pytest.mark.points(2, "tiled_backward: the gradients of x and of each tile")
 def test_tiled_backward(submission: Submission) -> None:
-    cases = [tiles_case(submission, "tiled_backward", *of) for of in ((3, 2, 8, 4), (2, 5, 6, 1), (1, 3, 6, 6))]
+    shapes = (3, 2, 8, 4), (2, 5, 6, 1), (1, 3, 6, 6), (2, 3, large(submission, 4, most=10_000), 4)
+    cases = [tiles_case(submission, "tiled_backward", *of) for of in shapes]
     for each, found in zip(cases, alone(submission, "backward_in_tiles", "tiled_backward", cases), strict=True):
         dy, x, w = each.inputs[0]
         tiles, (out, width) = each.arguments["tiles"], w.shape

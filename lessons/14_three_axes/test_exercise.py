@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import ask, by_case, on
+from minidist.classroom.grading.parts import ask, by_case, large, on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -363,7 +363,10 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
-    cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
+    cases = [
+        shard_case(submission, *each)
+        for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6), (4, 2, large(submission)))
+    ]
     for each, outcomes in by_case(submission, "shard", cases, ["shard_gradient"]):
         check_shard(each, outcomes)
 
@@ -375,8 +378,8 @@ def test_shard_gradient_hosts(submission: Submission) -> None:
         check_left(each, outcomes)
 
 
-def sums_case(submission: Submission, n: int, stages: int, tied: int = -1) -> Case:
-    inputs = [[submission.random.standard_normal(size) for size in (5, 4, 3)] for _ in range(n)]
+def sums_case(submission: Submission, n: int, stages: int, tied: int = -1, size: int = 5) -> Case:
+    inputs = [[submission.random.standard_normal(size) for size in (size, 4, 3)] for _ in range(n)]
     label = f"{n // stages} x {stages} ranks (data x stages)" + (", piece 1 tied" if tied >= 0 else "")
     return Case(n, label, inputs, {"stages": stages, "tied": tied})
 
@@ -389,6 +392,7 @@ def over_data(each: Case, rank: int, number: int) -> Array:
 @pytest.mark.points(1, "sum_gradients: over the data axis, in place")
 def test_sum_gradients(submission: Submission) -> None:
     cases = [sums_case(submission, n, stages) for n, stages in ((4, 2), (3, 1), (2, 2))]
+    cases.append(sums_case(submission, 4, 2, size=large(submission)))
     for each, outcomes in by_case(submission, "sums", cases, ["sum_gradients"]):
         copies = each.n // each.arguments["stages"]
         for rank, outcome in enumerate(outcomes):
