@@ -144,14 +144,19 @@ def compare(
     )
 
 
-def check_large(submission: Submission, each: Case, number: int, forward: Callable[[], Array], moved: Array) -> None:
-    """Arrays that nothing gets through which moves one number after the other: the slope of the forward along a drawn
-    direction. forward: of the arrays in the case, of which `moved` is one; its gradient is `number` of those returned.
-    """
-    function, patience = each.arguments["function"], submission.patience
+def run_large(submission: Submission, each: Case) -> Outcome:
+    """Of arrays that nothing gets through which moves one number after the other."""
+    patience = submission.patience
     submission.patience = min(QUICK, patience)
-    [[outcome]] = submission.run("call", [each], [function])
+    [[outcome]] = submission.run("call", [each], [each.arguments["function"]])
     submission.patience = patience
+    return outcome
+
+
+def check_large(submission: Submission, each: Case, number: int, forward: Callable[[], Array], moved: Array) -> None:
+    """The slope of the forward along a drawn direction. forward: of the arrays in the case; `moved` is one of them, its
+    gradient is `number` of those returned."""
+    function, outcome = each.arguments["function"], run_large(submission, each)
     found, direction = gradient(each, outcome, number, moved), submission.random.standard_normal(moved.shape)
     dy = each.inputs[0][0]
     before, slopes = moved.copy(), list[float]()
@@ -365,6 +370,7 @@ def test_linear_axes(submission: Submission) -> None:
                     f"On {each.label}: {name} is wrong first at {list(at)}: {found[at]:.6g}, where {like[at]:.6g} is"
                     f" what the function itself gives for the same rows in one matrix."
                 )
+    run_large(submission, linear_case(submission, 10, 20, inward=2_000, outward=200))
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------
@@ -441,6 +447,7 @@ def test_cross_entropy_factor(submission: Submission) -> None:
         lose(
             f"On {doubled.label}: each slope should be half as large, because the loss is the mean over all positions."
         )
+    run_large(submission, loss_case(submission, 5, 6, tokens=6_000))
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
@@ -541,7 +548,7 @@ def test_softmax(submission: Submission) -> None:
         * (dprob - (dprob * prob).sum(-2, keepdims=True)),
     }
     compare(each, "dscores", gradient(each, outcome, 0, expected), expected, instead, "moving a score up and down")
-    scores = submission.random.standard_normal((4, 4, 2_000))
+    scores = submission.random.standard_normal((2, 4, 3_500))
     dprob, prob = submission.random.standard_normal(scores.shape), softmax(scores)
     large = case("softmax_backward", shapes("softmax_backward", dprob, prob), dprob, prob)
     check_large(submission, large, 0, lambda: softmax(scores), scores)
