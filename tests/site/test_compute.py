@@ -68,7 +68,7 @@ CLUSTERS = [  # of a plan whose rows the page shows: 100 of each are 1,000 setti
         ("gpt2-medium", "8", "16K", "512", {}),
         ("gpt2", "6", "12K", "256", {}),
         ("gpt2-xl", "16", "16K", "1024", {}),
-        ("gpt2-xl", "8", "8K", "512", ON_ONE_HOST),
+        ("gpt2-xl", "8", "8K", "512", {**ON_ONE_HOST, "--device-memory": "7GB"}),  # ZeRO-2 and 3 are of use
         ("llama2-7b", "8", "64K", "4096", {}),
         ("llama2-7b", "16", "64K", "2048", ON_ONE_HOST),
         ("llama2-13b", "4", "16K", "1024", {}),
@@ -84,8 +84,8 @@ def check_memory(cluster: dict[str, str], settings: int, capsys: pytest.CaptureF
     and the bars. Returns what was seen."""
     profile = random.Random(str(cluster)).choice(("megatron", "paper"))
     line = [word for option in cluster.items() for word in option]
-    line += ["--rows", "10000", "--json", "-", "--profile", profile]
-    command.main([*line, "--device-memory", "100000GB", "--flops", "1e11"])  # slow: context ranks are of use
+    enough = ["--device-memory", "100000GB", "--flops", "1e11"]  # slow: context ranks are of use
+    command.main([*enough, *line, "--rows", "10000", "--json", "-", "--profile", profile])
     fields, seen = {one.name for one in MEMORY_PAGE.settings}, set[str]()
     rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["hosts"] == 1]
     rows = [row for row in rows if row["schedule"] in ("1f1b", "interleaved")]  # the page has no others
