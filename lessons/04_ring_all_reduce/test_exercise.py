@@ -171,7 +171,7 @@ def check_as_right(plain: Case, before: Sequence[Outcome], other: Case, outcomes
 def check_result(submission: Submission, function: str, shapes: Sequence[tuple[int, int]]) -> None:
     """The right result, for (N, size) and in two dtypes, to which all ranks contribute."""
     cases = [case(submission, function, *shapes[0], dtype="float32")]
-    cases += [case(submission, function, n, size) for n, size in [*shapes, (4, large(submission, 12))]]
+    cases += [case(submission, function, n, size) for n, size in [*shapes, (4, large(submission, 12, least=35_000))]]
     runs = submission.run("call", cases, [function])
     for each, outcomes in [*zip(cases[1:], runs[1:], strict=True), (cases[0], runs[0])]:
         check_values(each, outcomes)
@@ -180,7 +180,7 @@ def check_result(submission: Submission, function: str, shapes: Sequence[tuple[i
 
 def check_others(submission: Submission, function: str) -> None:
     """Other sizes and numbers of ranks: results as right as those of 12 elements on 4 ranks."""
-    shapes = [(4, 12), *OTHERS, (4, large(submission))]
+    shapes = [(4, 12), *OTHERS, (4, large(submission)), (4, large(submission, least=35_000))]
     cases = [case(submission, function, n, size) for n, size in shapes]
     plain, *runs = submission.run("call", cases, [function])
     check_tried(submission, cases[0], plain)

@@ -1,5 +1,5 @@
-"""What is right for few elements must be right for many: a function that is right for a thousand elements at most loses
-a part, in whichever lesson large arrays are graded somewhere."""
+"""What is right for few elements must be right for many: a function that is right for a thousand elements at most (in
+lesson 04, for 30,000) loses a part, in whichever lesson large arrays are graded somewhere."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def spoiled(value):
 def only_small(function):
     @functools.wraps(function)
     def small(*arguments, **options):
-        many = any(array.size > 1000 for array in arrays_in(arguments))
+        many = any(array.size > MOST for array in arrays_in(arguments))
         return function(*(spoiled(arguments) if many else arguments), **options)
 
     return small
@@ -67,6 +67,7 @@ def test_what_is_right_for_few_elements_alone_loses_a_part(number: str, function
     made = QuickGrader(number)
     titles = {name: test.pytestmark[0].args[1] for name, test, _ in made.parts()}
     parts = [name for name, title in titles.items() if title.startswith(f"{function}: ") and "memory" not in name]
-    text = f"{ANSWERS[number]}{ONLY_SMALL}\n\n{function} = only_small({function})\n"
+    most = 30_000 if number == "04" else 1_000
+    text = f"{ANSWERS[number]}{ONLY_SMALL}\n\nMOST = {most}\n{function} = only_small({function})\n"
     graded = made.grade(text, only=set(parts))
     assert graded.lost, "all parts on it are earned"
