@@ -73,6 +73,7 @@ def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
             assert rows[choice].held == need
             slow.memo.clear()
             assert rows[choice].seconds == slow.row(choice).seconds
+            assert rows[choice].sent == sum(max(along.nbytes) for along in sent(ask(wanted, choice)).values())
     assert tried == fit + sum(found.left_out.values())
     assert all(found.left_out[reason] > 0 for reason in (CONTEXT, STATES, ACTIVATIONS))
     steps = [row.seconds.step for row in found.rows]
@@ -488,10 +489,7 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {"memory", "sent", "mfu", "micro_batches"} <= report["rows"][0].keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    table(__file__, "errors_are_one_line"),
-)
+@pytest.mark.parametrize(("line", "says"), table(__file__, "errors_are_one_line"))
 def test_errors_are_one_line(
     line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
