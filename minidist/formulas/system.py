@@ -8,7 +8,7 @@ before any layer's activations go, and the last layer's SwiGLU on the others. Al
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import mul
+from operator import itemgetter, mul
 from typing import NamedTuple
 
 from minidist.formulas import system_layers as of_layer
@@ -203,18 +203,20 @@ def fullest(
 ) -> tuple[str, Load]:
     """The fullest moment of a rank, and what it holds then. passages: of its chunks."""
     passes = [*passages.values()]
+    waiting, sums = [each.waiting for each in passes], [sum(each.waiting) for each in passes]
     kinds = tuple(map([*passages].index, chunks))
     one = [Flight((1,), 0, 0)]  # without a pipeline, one micro-batch
-    found = list[tuple[str, Load]]()
+    found = list[tuple[float, str, Load, list[int]]]()
     for now in flights(run.layout, run.stages[rank], kinds) if run.layout.pp > 1 else one:
-        at_work, waiting = passes[now.at_work], [each.waiting for each in passes]
+        at_work = passes[now.at_work]
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
         if now.postponed:  # those that wait for W keep the inputs of matrices and the gradients of their results
             others = [one + other for one, other in zip(others, now.postponed, strict=True)]
-        rest = list(zip(others, waiting, strict=True))
+        rest = sum(map(mul, others, sums))
         moments = at_work.moments if now.back else {"forward": at_work.moments["forward"]}
-        found += [(name, load.plus(rest)) for name, load in moments.items()]
-    name, load = max(found, key=lambda moment: sum(moment[1]))
+        found += [(sum(load) + rest, name, load, others) for name, load in moments.items()]
+    _, name, load, others = max(found, key=itemgetter(0))
+    load = load.plus(zip(others, waiting, strict=True))
     buffer = of_layer.whole_residual(run) * of_layer.gathers(run) * (run.profile.transient == "counted")
     if any(part.head for part in chunks):  # the head's gathered input stays in Megatron's buffer
         load = load._replace(transient=load.transient + buffer)

@@ -80,6 +80,15 @@ def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
     assert all(one < (1 + SAME) * other for one, other in pairwise(steps))
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_what_a_row_sends_does_not_depend_on_the_rows_before(zero: int) -> None:
+    """Not even if the first has one micro-batch, with which nothing is sent several times."""
+    evaluator = Evaluator(WANTED, CLUSTER)
+    for choice in (Choice(2, 4, zero=zero, rows=rows) for rows in (4, 1, 2)):
+        asked = ask(WANTED, choice)
+        assert evaluator.row(choice).sent == sum(max(along.nbytes) for along in sent(asked).values())
+
+
 @pytest.mark.parametrize("most", [300, 10])
 def test_a_search_of_too_many_rows_says_what_it_leaves_out(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a rule, and it counts them; all rows that the rule keeps are there."""
