@@ -59,12 +59,7 @@ def print_rows(rows: list[Comparison]) -> None:
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     only: tuple[str, ...] = option(
-        (),
-        None,
-        "NAME",
-        f"only this; may be repeated: {', '.join(SECTIONS)}",
-        choices=tuple(SECTIONS),
-        action="append",
+        (), None, "NAME", f"only this; may be repeated: {', '.join(SECTIONS)}", choices=tuple(SECTIONS), action="append"
     )
     run: str | None = path_to("FILE", "nothing else but nanoGPT's CPU run on this text: tiny Shakespeare")
     json: str | None = output("write the rows for machines; - is standard output")

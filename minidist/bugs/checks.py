@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ SGD = "--optimizer sgd --clip 0 --lr 0.3 --min-lr 0.3"
 EXACT = 1e-9  # relative, in float64
 SEEN = {"fp32": 1e-3, "bf16": 2e-2, "mixed": 2e-2}  # relative: differences above this are no rounding, by precision
 WITH_SGD = {"fp32": 1e-5, "bf16": 2e-2, "mixed": 1e-3}  # SGD does not divide by the root of a tiny gradient
+FINE = dict.fromkeys(SEEN, EXACT)  # the runs in float64 of a bug of any precision
 TIMEOUT = 300.0  # seconds for one bug's runs; they usually take a few
 
 Counted = dict[str, Any]  # what a run counted: `minidist/bugs/probe.py`
@@ -135,8 +136,9 @@ def healthy(bug: Bug) -> dict[str, Counted]:
 # ---- the checks ------------------------------------------------------------------------------------------------------
 
 
-def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> "Judge":
-    """A judge that compares a run's loss after its last step with another run's, which may be longer, at that step."""
+def compare_losses(name: str, truth: str, tolerance: Mapping[str, float]) -> "Judge":
+    """A judge that compares a run's loss after its last step with another run's, which may be longer, at that step.
+    tolerance: by precision."""
 
     def judge(bug: Bug, found: dict[str, Counted], right: dict[str, Counted]) -> Noticed:
         other = {**right, **found}[truth]
@@ -144,9 +146,9 @@ def compare_losses(name: str, truth: str, tolerance: Callable[[Bug], float]) -> 
             return Noticed(1, other["error"])
         losses, true = found[name]["losses"], other["losses"]
         off = [abs(x / y - 1) for x, y in zip(losses, true, strict=False)]
-        if within(off[-1], tolerance(bug)):
+        if within(off[-1], tolerance[bug.precision]):
             return NOTHING
-        step = next(i for i, each in enumerate(off, start=1) if not within(each, tolerance(bug)))
+        step = next(i for i, each in enumerate(off, start=1) if not within(each, tolerance[bug.precision]))
         return Noticed(step, f"{losses[-1]:.6g}, not {true[len(losses) - 1]:.6g}")
 
     return judge
@@ -224,35 +226,23 @@ class Check:
     steps: str = "all"  # as far as it needs them: "a step"
 
 
-def of_losses(short: str, title: str, run: str, truth: str, tolerance: Callable[[Bug], float]) -> Check:
+def of_losses(short: str, title: str, run: str, truth: str, tolerance: Mapping[str, float]) -> Check:
     return Check(short, title, run, compare_losses(run, truth, tolerance), truth)
-
-
-def coarse(bug: Bug) -> float:
-    return SEEN[bug.precision]
-
-
-def with_sgd(bug: Bug) -> float:
-    return WITH_SGD[bug.precision]
-
-
-def fine(bug: Bug) -> float:
-    return EXACT
 
 
 STEP = "a step"
 CHECKS = (
-    of_losses("loss", "loss after 20 steps, as trained", "as trained", "serial", coarse),
-    of_losses("f64", "the same, in float64", "exact", "serial exact", fine),
+    of_losses("loss", "loss after 20 steps, as trained", "as trained", "serial", SEEN),
+    of_losses("f64", "the same, in float64", "exact", "serial exact", FINE),
     Check("grad", "gradients, against serial training", "exact", compare_gradients, "serial exact", STEP),
     Check("norm", "norm of the gradient", "exact", compare_norms, "serial exact", STEP),
     Check("sent", "bytes sent, by phase", "exact", compare_bytes, "", STEP),
     Check("mem", "memory held, by kind", "exact", compare_memory, "", STEP),
-    of_losses("sgd", "loss as trained, but with SGD and no clipping", "sgd", "serial sgd", with_sgd),
-    of_losses("N", "same losses, other rank counts", "other", "exact", fine),
-    of_losses("m", "same losses, other micro-batches", "micro", "exact", fine),
+    of_losses("sgd", "loss as trained, but with SGD and no clipping", "sgd", "serial sgd", WITH_SGD),
+    of_losses("N", "same losses, other rank counts", "other", "exact", FINE),
+    of_losses("m", "same losses, other micro-batches", "micro", "exact", FINE),
     Check("copy", "equal copies, rows by a seed each", "own rows", compare_copies),
-    of_losses("load", "same losses, after a checkpoint", "resumed", "exact", fine),
+    of_losses("load", "same losses, after a checkpoint", "resumed", "exact", FINE),
     Check("proof", "the proof that a run begins with", "proved", prove, "", STEP),
     Check("types", "types of distribution, in one forward", "typed", look_at_types),
 )

@@ -114,7 +114,7 @@ def print_table(bugs: dict[str, Bug], table: dict[str, Row]) -> None:
     shown = make_table(left=("bug",), right=[check.short for check in CHECKS], narrow=True)
     for name, row in table.items():
         shown.add_row(f"{name}{'*' * bool(bugs[name].here)}", *(letter(bugs[name], row, check) for check in CHECKS))
-    show("Who notices: x does, . does not, - was not asked; *: see the list", shown)
+    show("Which check notices it: x does, . does not, - was not asked; *: see the list", shown)
 
 
 def print_checks(table: dict[str, Row], costs: dict[str, Cost]) -> None:
@@ -199,7 +199,7 @@ def print_verdicts(bug: Bug, row: Row) -> None:
         table.add_row(
             check.title, mark(bool(verdict.step)) if asked else "-", str(verdict.step or ""), escape(verdict.found)
         )
-    show("Who notices", table)
+    show("Which check notices it", table)
     seen = [(row[check.short].step, i) for i, check in enumerate(CHECKS) if row[check.short].step]
     if seen:
         step, first = min(seen)

@@ -26,7 +26,7 @@ from minidist.deepspeed.lines import line, shown, wrapped
 from minidist.deepspeed.memory_rows import memory, room
 from minidist.deepspeed.moments import question
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import again, persistent, sizes
+from minidist.deepspeed.sizes import again, bytes_each, persistent
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
 from minidist.papers import compression, deepspeed, fsdp, zero, zero_infinity, zero_offload, zeropp
@@ -99,17 +99,10 @@ def explain(arguments: Sequence[str]) -> str:
         command.check_interval(recompute, model.layers)
     batch, accumulate, precision = options.batch, options.accumulate, options.precision
     shared = TrainingOptions(batch=batch, accumulate=accumulate, precision=precision, recompute=recompute)
-    plan = planning.make(
-        translated.config,
-        n,
-        shared,
-        given,
-        width=None if isinstance(model, Count) else model.h,
-        layers=None if isinstance(model, Count) else model.layers,
-        shard=translated.shard,
-        fsdp=translated.fsdp,
-        axes=translated.axes,
+    sizes = {"shard": translated.shard} | (
+        {} if isinstance(model, Count) else {"width": model.h, "layers": model.layers}
     )
+    plan = planning.make(translated.config, n, shared, given, **sizes, fsdp=translated.fsdp, axes=translated.axes)
     plan.notes += translated.notes
     per_node = min(options.ranks_per_host or 8, n)
     return "\n".join(
@@ -178,9 +171,9 @@ def estimates(plan: ConfigPlan, model: Decoder | Count, per_node: int) -> Iterat
 
 def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | None = None) -> Iterator[str]:
     """What a rank sends in a step."""
-    p, a = sizes(plan)[0], plan.accumulate
+    p, a = bytes_each(plan)[0], plan.accumulate
+    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
     if plan.axes.used and not isinstance(model, Count):
-        yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
         wanted, at = question(plan, model, s)
         for words, near, away in sent_along(at, wanted, per_node):
             yield line(words.what, words.formula, near + away)
@@ -196,7 +189,6 @@ def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | No
     sent = {name: p * volume for name, volume in elements.items()}
     less = {f"all-gather {way}": "a(Ψ-Ψ_p)(N-1)/N" for way in ("forward", "backward") if persistent(plan, model)}
     formulas = SENT | less | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
-    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
     for name, nbytes in sent.items():
         yield line(name, f"{p}·{formulas[name].replace('N', 'G') if plan.shard else formulas[name]}", nbytes)
     if plan.shard:
@@ -207,20 +199,20 @@ def traffic(plan: ConfigPlan, model: Decoder | Count, per_node: int, s: int | No
     if plan.on_host and not isinstance(model, Count):
         kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("activations to the host", f"a·l·{p}bsh, and back", a * kept)
-    if plan.nvme:
-        yield from of_files(plan, model)
-    elif plan.offload:
-        gathered = a * (2 * model.parameters + again(plan, model)) if plan.below else None
+    if plan.offload:
+        below, passes = plan.below or (plan.nvme and plan.stage == 3), "2aΨ/N"
+        if again(plan, model):
+            passes = "a(2Ψ + Ψ_again)/N"
+        gathered = a * (2 * model.parameters + again(plan, model)) if below else None
         moved = zero_offload.elements_moved(model.parameters, plan.ranks, plan.stage, a, gathered)
         yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
-        passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
-        yield line("parameters from the host", f"{p}·{passes if plan.below else 'Ψ/N'}", p * moved["parameters"])
+        yield line("parameters from the host", f"{p}·{passes if below else 'Ψ/N'}", p * moved["parameters"])
+        yield from of_files(plan, model, passes) if plan.nvme else ()
 
 
 def fewer_bytes(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     """What ZeRO++ sends in place of ZeRO-3's three rings, or 1-bit Adam in place of gradients."""
-    p, a, psi, n, g = sizes(plan)[0], plan.accumulate, model.parameters, plan.ranks, plan.second
-    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
+    p, a, psi, n, g = bytes_each(plan)[0], plan.accumulate, model.parameters, plan.ranks, plan.second
     if plan.freeze:
         scales = 2 * BYTES[plan.precision].computed * (n - 1) * len(model.units)
         yield line("all-reduce gradients", f"{p}·2Ψ(N-1)/N, {plan.freeze:,} updates", p * 2 * psi * (n - 1) / n)
@@ -243,15 +235,11 @@ def fewer_bytes(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     yield line("  with ZeRO-3's rings", f"{p}·3aΨ(N-1)/N", with_zero3)
 
 
-def of_files(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
-    """What a rank reads and writes in a step, and what moves between its device and its host."""
-    (p, k), a = sizes(plan), plan.accumulate
+def of_files(plan: ConfigPlan, model: Decoder | Count, passes: str) -> Iterator[str]:
+    """What a rank reads and writes in a step. passes: the formula of parameters that forward and backward read."""
+    p, k = bytes_each(plan)
     states = k + (0 if BYTES[plan.precision].master else p)
-    moved = zero_infinity.elements_moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))
-    up = "parameters read" if plan.stage == 3 else "parameters up"
-    yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
-    passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
-    yield line("parameters from the host", f"{p}·{passes if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
+    moved = zero_infinity.elements_moved(model.parameters, plan.ranks, plan.stage, plan.accumulate, again(plan, model))
     read, written = states * moved["states"] + p * moved["parameters read"], states * moved["states"]
     both = plan.stage == 3
     yield line("read from files", f"{states}Ψ/N" + f" + {p}·{passes}" * both, read)

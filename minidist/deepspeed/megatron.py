@@ -263,17 +263,9 @@ def plan_arguments(wanted: Wanted, at: Choice) -> list[str]:
     keys += [f"schedule={at.schedule}", f"chunks={at.chunks}"] if at.chunks > 1 else []
     keys += [f"{name}={n}" for name, n in (("first", at.first), ("last", at.last)) if n]
     keys += [f"scheme={wanted.scheme}"] if at.cp > 1 else []
-    words = [
-        "--ranks",
-        at.ranks,
-        "--batch",
-        wanted.tokens,
-        "--context",
-        wanted.context,
-        "--precision",
-        wanted.precision,
-    ]
-    return [str(word) for word in (*words, "--layout", ",".join(keys), "--micro-batch", at.rows)]
+    said = {"ranks": at.ranks, "batch": wanted.tokens, "context": wanted.context, "precision": wanted.precision}
+    said |= {"layout": ",".join(keys), "micro-batch": at.rows}
+    return [word for name, value in said.items() for word in (f"--{name}", str(value))]
 
 
 def told(script: Script) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,17 @@ from minidist.cli.models import Count
 from minidist.deepspeed.lines import fits, line, wrapped
 from minidist.deepspeed.moments import backward, differences, gradient_bytes, profile_of, step
 from minidist.deepspeed.plan import ConfigPlan
-from minidist.deepspeed.sizes import at_most, divided, errors, passing, persistent, second_copy, sizes, states, updated
+from minidist.deepspeed.sizes import (
+    at_most,
+    bytes_each,
+    divided,
+    errors,
+    passing,
+    persistent,
+    second_copy,
+    states,
+    updated,
+)
 from minidist.formulas.profile import in_words
 from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
@@ -33,23 +43,15 @@ def room(plan: ConfigPlan, model: Decoder | Count, s: int | None, capacity: int)
 
 
 def memory(plan: ConfigPlan, model: Decoder | Count, s: int | None = None) -> Iterator[str]:
-    p, k = sizes(plan)
+    p, k = bytes_each(plan)
     of = states(plan, model)
     n = "/G" if plan.shard else "/N"
     parameters, gradients, optimizer = (n * (divided(plan) >= needed) for needed in (3, 2, 1))
     yield f"\nMemory of a rank, by formula, in GB (10⁹ bytes); {plan.precision} precision"
     if plan.axes.used:
-        axes = (
-            f"p = {plan.axes.pp}",
-            f"t = {plan.axes.tp}",
-            f"c = {plan.axes.cp}, {plan.axes.scheme}",
-            f"{plan.axes.ep} of experts",
-        )
-        used = [
-            words
-            for words, number in zip(axes, (plan.axes.pp, plan.axes.tp, plan.axes.cp, plan.axes.ep), strict=True)
-            if number > 1
-        ]
+        at = plan.axes
+        numbers = (at.pp, "p = {}"), (at.tp, "t = {}"), (at.cp, "c = {}, " + at.scheme), (at.ep, "{} of experts")
+        used = [words.format(n) for n, words in numbers if n > 1]
         yield f"  Ψ and N: of a rank that shares with others: {'; '.join(used)}"
     if plan.shard:
         yield f"  G = {plan.shard} ranks of a host share a copy"
@@ -111,7 +113,7 @@ def assumptions(plan: ConfigPlan) -> Iterator[str]:
 
 def on_the_host(plan: ConfigPlan, model: Decoder | Count) -> Iterator[str]:
     """What ZeRO-Offload moves from a rank's device to its host, and ZeRO-Infinity on to files."""
-    (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
+    (p, k), n, psi = bytes_each(plan), plan.ranks, model.parameters
     largest = max(model.units, default=0)
     if plan.stage == 1:
         yield line("gradients", f"{p}Ψ", p * psi)

@@ -45,8 +45,8 @@ class ConfigPlan:
     recompute: str
     optimizer: Optimizer
     lr: float
-    schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
-    loss_scale: LossScale | None  # None: mixed precision's default, or no scaling
+    schedule: Callable[[int], float] | None = None  # of the learning rate; None: the configuration has none
+    loss_scale: LossScale | None = None  # None: mixed precision's default, or no scaling
     axes: Axes = ONLY_DATA  # next to the data axis
     shard: int | None = None  # data ranks of a host, which share one copy of the model; None: all
     offload: bool = False  # gradients, optimizer states and the update are on the host
@@ -159,13 +159,12 @@ def make(
     axes: those of Accelerate.
     """
     options = options or TrainingOptions()
-    h = width or ModelOptions().width
     checked = check(config, auto={
         **{path: options.batch for path in BATCH},  # only a place holder: `batch_of` fills them
         "fp16.enabled": False,  # likewise: `precision_of`
         "bf16.enabled": False,
         "gradient_clipping": options.clip,
-        **{path: of(h) for path, of in OF_WIDTH.items()},
+        **{path: of(width or ModelOptions().width) for path, of in OF_WIDTH.items()},
         f"{ROOM}.gather_16bit_weights_on_model_save": False,
         "optimizer.params.lr": options.lr,
         "optimizer.params.betas": (AdamW.beta1, AdamW.beta2),
@@ -177,7 +176,7 @@ def make(
         "scheduler.params.total_num_steps": max(1, options.steps),
     })  # fmt: skip
     _check_stage(checked)
-    axes = axes_of(checked, axes, ranks, shard)
+    axes, rate = axes_of(checked, axes, ranks, shard), "optimizer.params.lr"
     batch, micro_batch, accumulate = batch_of(checked, ranks // axes.together, options, given)
     plan = ConfigPlan(
         config=checked,
@@ -190,16 +189,12 @@ def make(
         clip=agreed(checked, "gradient_clipping", "clip", options, given),
         recompute=recompute_of(checked, options, given, layers or ModelOptions().layers),
         optimizer=optimizer_of(checked, options, given),
-        lr=options.lr,
-        schedule=None,
-        loss_scale=None,
+        lr=agreed(checked, rate, "lr", options, given) if rate in checked.table else options.lr,
         axes=axes,
         shard=shard if shard != ranks // axes.together else None,
         fsdp=[] if axes.used else list(fsdp),
         notes=checked.notes,
     )
-    if "optimizer.type" in checked.stated:
-        plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _fewer_bytes(checked, plan)
     _offload(checked, plan)
     plan.grad_dtype = grad_dtype_of(checked, plan.precision, plan.stage, options, given)
@@ -208,9 +203,8 @@ def make(
     _limits(checked, plan)
     plan.schedule = schedule_of(checked, plan.lr, plan.optimizer)
     plan.constant = plan.schedule is None and not {"warmup", "min_lr"} & {*given}
-    plan.loss_scale = (
-        loss_scale_of(checked, plan.stage == 0 and not plan.fsdp, plan.notes) if plan.precision == "mixed" else None
-    )
+    if plan.precision == "mixed":
+        plan.loss_scale = loss_scale_of(checked, plan.stage == 0 and not plan.fsdp, plan.notes)
     plan.beyond = _beyond(plan)
     if checked[f"{ROOM}.offload_param.device"] != "none" and plan.stage < 3:
         plan.notes.append(f"{ROOM}.offload_param is of stage 3: stage {plan.stage} has all parameters on every rank")
@@ -313,16 +307,14 @@ def _limits(config: Config, plan: ConfigPlan) -> None:
 
 def _checkpoints(config: Config, plan: ConfigPlan) -> None:
     """Set where the inputs of recomputed blocks are stored: in host memory, in one buffer."""
-    asked = []
+    asked, elsewhere = [], plan.offload or plan.on_device
     for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
         path = f"activation_checkpointing.{name}"
-        if config[path] and plan.recompute == "full" and not (plan.offload or plan.on_device):
+        if config[path] and plan.recompute == "full" and not elsewhere:
             asked.append(name)
         elif config[path]:
             kept = f"recompute {plan.recompute} does not keep one input for each block"
-            reason = kept
-            if plan.offload or plan.on_device:
-                reason = f"minidist.{plan.chapter} keeps inputs on the device"
+            reason = f"minidist.{plan.chapter} keeps inputs on the device" if elsewhere else kept
             plan.notes.append(f"{path} has no effect here, because {reason}")
     plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
     if asked:  # the chapter zero_r sums all gradients through a buffer

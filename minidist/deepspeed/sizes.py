@@ -12,7 +12,7 @@ from minidist.papers.decoder import Decoder
 from minidist.papers.mixed_precision import BYTES
 
 
-def sizes(plan: ConfigPlan) -> tuple[int, int]:
+def bytes_each(plan: ConfigPlan) -> tuple[int, int]:
     """Bytes of a stored element, and of a parameter's optimizer state."""
     of = BYTES[plan.precision]
     return of.stored, of.optimizer(plan.optimizer.moments)
@@ -21,7 +21,7 @@ def sizes(plan: ConfigPlan) -> tuple[int, int]:
 def states(plan: ConfigPlan, model: Decoder | Count) -> zero.ModelStates:
     """Bytes of model states on a rank. With hybrid sharding the ranks of a host share a copy. FSDP's SHARD_GRAD_OP
     divides parameters between steps, as stage 3 does."""
-    p, k = sizes(plan)
+    p, k = bytes_each(plan)
     if plan.axes.used and not isinstance(model, Count):
         of = moments.backward(plan, model, None)
         usual = BYTES[plan.precision].optimizer(2)
@@ -64,7 +64,7 @@ def passing(plan: ConfigPlan, model: Decoder | Count) -> float:
         return 0
     if plan.axes.used:
         return moments.backward(plan, model, None).passing
-    p, wide = sizes(plan)[0], moments.gradient_bytes(plan)
+    p, wide = bytes_each(plan)[0], moments.gradient_bytes(plan)
     persist, ahead, most = plan.limits
     if persist or ahead:
         parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
@@ -88,7 +88,7 @@ def passing(plan: ConfigPlan, model: Decoder | Count) -> float:
 
 def second_copy(plan: ConfigPlan, model: Decoder | Count) -> float:
     """Bytes of ZeRO++'s second copy of the parameters, which the ranks of a host share."""
-    return sizes(plan)[0] * model.parameters / plan.second if plan.second else 0
+    return bytes_each(plan)[0] * model.parameters / plan.second if plan.second else 0
 
 
 def errors(plan: ConfigPlan, model: Decoder | Count) -> float:
@@ -106,7 +106,7 @@ def again(plan: ConfigPlan, model: Decoder | Count) -> int:
 
 def at_most(plan: ConfigPlan, model: Decoder | Count, s: int | None) -> tuple[float, str]:
     """Bytes on a rank's device at the fullest moment, and which this is."""
-    p, _ = sizes(plan)
+    p, _ = bytes_each(plan)
     of = states(plan, model)
     parameters: float = p * persistent(plan, model) + second_copy(plan, model) + errors(plan, model)
     if plan.below or (plan.nvme and plan.stage == 3):

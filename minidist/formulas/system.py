@@ -5,10 +5,10 @@ and the head keep (`system_layers.py`). The moment counts that has most: usually
 before any layer's activations go, and the last layer's SwiGLU on the others. All assumptions are in `profile.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import mul
+from operator import itemgetter, mul
 from typing import NamedTuple
 
 from minidist.formulas import system_layers as of_layer
@@ -40,9 +40,8 @@ class Fixed(NamedTuple):
     workspaces: float
 
 
-def fixed(run: Asked, rank: int) -> Fixed:
-    """Model states, stand-ins and workspaces of a rank."""
-    of = states(run, rank)
+def fixed(run: Asked, rank: int, of: zero.ModelStates) -> Fixed:
+    """Model states, which are given, stand-ins and workspaces of a rank."""
     return Fixed(of.parameters, of.gradients, of.optimizer, stand_ins(run, rank), workspaces(run, rank))
 
 
@@ -133,19 +132,33 @@ class Pass(NamedTuple):
     moments: Mapping[str, Load]
 
 
-def passage(run: Asked, rank: int, part: StageChunk) -> Pass:
-    """A micro-batch's pass through a chunk."""
+class LayerLoad(NamedTuple):
+    """Bytes of a micro-batch in a layer: what it keeps, and by moment, what its backward allocates, minus what that has
+    released."""
+
+    kept: float
+    moments: Mapping[str, float]
+
+
+def layer(run: Asked, kind: str) -> LayerLoad:
+    """A micro-batch in a layer of this kind."""
+    kept = sum(of_layer.attention(run).values()) + sum(of_layer.mlp(run, kind).values())
+    return LayerLoad(kept, of_layer.in_layer(run, kind))
+
+
+def passage(run: Asked, part: StageChunk, layers: Mapping[str, LayerLoad], units: "tuple[Units, Units]") -> Pass:
+    """A micro-batch's pass through a chunk. layers: by their kinds; units: that pass through the rank."""
     counted, x = run.profile.transient == "counted", of_layer.residual(run)
-    kept, most = by_layers(run, [layer(run, kind) for kind in part.kinds])
+    kept, most = by_layers(run, [layers[kind].kept for kind in part.kinds])
     ends = sum(of_layer.head(run, columns(run)).values()) * part.head
-    gather, reduce = passing(run, rank)
+    gather, reduce = units
     still = x * (run.profile.sent_gradient == "held" and not part.embedding)
     moments = {"forward": Load(gather.layer, kept, ends)}
     if part.head:
         here = of_layer.in_head(run) * counted
         moments["head"] = Load(gather.head + reduce.head, kept, ends, here + still)
     if part.kinds:
-        for name, here in of_layer.in_layer(run, part.kinds[-1]).items():
+        for name, here in layers[part.kinds[-1]].moments.items():
             moments[name] = Load(gather.layer + reduce.layer, most, 0, here * counted + still)
     if part.embedding:  # the table's gradient is whole, when all layers of this micro-batch are gone
         here = (run.bytes.stored * columns(run) * run.model.h + x) * counted
@@ -160,11 +173,6 @@ def by_layers(run: Asked, layers: list[float]) -> tuple[float, float]:
     number, given, largest = len(layers), of_layer.residual(run), max(layers, default=0.0)
     after = chen.after_forward(run.recompute, number)
     return after.inputs * given + after.layers * largest, chen.peak_bytes(run.recompute, number, given, largest)
-
-
-def layer(run: Asked, kind: str) -> float:
-    """Bytes that a layer keeps of a micro-batch."""
-    return sum(of_layer.attention(run).values()) + sum(of_layer.mlp(run, kind).values())
 
 
 class Units(NamedTuple):
@@ -190,21 +198,25 @@ def passing(run: Asked, rank: int) -> tuple[Units, Units]:
 # ---- the fullest moment ----------------------------------------------------------------------------------------------
 
 
-def fullest(run: Asked, rank: int, passages: Mapping[StageChunk, Pass]) -> tuple[str, Load]:
+def fullest(
+    run: Asked, rank: int, chunks: Sequence[StageChunk], passages: Mapping[StageChunk, Pass]
+) -> tuple[str, Load]:
     """The fullest moment of a rank, and what it holds then. passages: of its chunks."""
-    chunks, passes = parts(run, rank), [*passages.values()]
+    passes = [*passages.values()]
+    waiting, sums = [each.waiting for each in passes], [sum(each.waiting) for each in passes]
     kinds = tuple(map([*passages].index, chunks))
     one = [Flight((1,), 0, 0)]  # without a pipeline, one micro-batch
-    found = list[tuple[str, Load]]()
+    found = list[tuple[float, str, Load, list[int]]]()
     for now in flights(run.layout, run.stages[rank], kinds) if run.layout.pp > 1 else one:
-        at_work, waiting = passes[now.at_work], [each.waiting for each in passes]
+        at_work = passes[now.at_work]
         others = [number - (kind == now.at_work) for kind, number in enumerate(now.counts)]
         if now.postponed:  # those that wait for W keep the inputs of matrices and the gradients of their results
             others = [one + other for one, other in zip(others, now.postponed, strict=True)]
-        rest = list(zip(others, waiting, strict=True))
+        rest = sum(map(mul, others, sums))
         moments = at_work.moments if now.back else {"forward": at_work.moments["forward"]}
-        found += [(name, load.plus(rest)) for name, load in moments.items()]
-    name, load = max(found, key=lambda moment: sum(moment[1]))
+        found += [(sum(load) + rest, name, load, others) for name, load in moments.items()]
+    _, name, load, others = max(found, key=itemgetter(0))
+    load = load.plus(zip(others, waiting, strict=True))
     buffer = of_layer.whole_residual(run) * of_layer.gathers(run) * (run.profile.transient == "counted")
     if any(part.head for part in chunks):  # the head's gathered input stays in Megatron's buffer
         load = load._replace(transient=load.transient + buffer)

@@ -249,11 +249,7 @@ class ExternalSort:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        memory: int,
-        moved: Counter[str],
-        through: Callable[[Iterable[Pair]], Iterable[Pair]] = iter,
+        self, folder: Path, memory: int, moved: Counter[str], through: Callable[[Iterable[Pair]], Iterable[Pair]] = iter
     ) -> None:
         self.folder, self.memory, self.moved, self.through = folder, memory, moved, through
         self.pairs: list[Pair] = []

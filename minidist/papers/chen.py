@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 class Kept(NamedTuple):
@@ -91,7 +91,7 @@ def best_interval(n: int, given: float, layer: float) -> float:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 FIGURES = [
-    Figure("Chen, abstract", cell, printed, unit, "measured: a ResNet of 1,000 layers", None, decimals(0))
+    Figure("Chen, abstract", cell, printed, unit, "measured: a ResNet of 1,000 layers")
     for cell, printed, unit in (
         ("memory", "48", "G"),
         ("memory, recomputing", "7", "G"),

@@ -99,8 +99,8 @@ def double_tree_all_reduce(s: int, n: int, blocks: int = 8) -> Cost:
 
 
 def _edges(n: int) -> list[int]:
-    """Edges of each rank in the in-order tree: the root has one child; of the others, those that are divisible by 2
-    have a child on the left, and one on the right if there is a rank on the right; all have a parent."""
+    """Edges of each rank in the in-order tree. The root has one child. Every other rank has a parent. Even ranks also
+    have a child on the left, and one on the right if there is a rank on the right."""
     inner = [2 + (rank + 1 < n) if rank % 2 == 0 else 1 for rank in range(1, n)]
     return [int(n > 1), *inner]
 

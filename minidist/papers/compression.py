@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import truediv
 
-from minidist.papers.figure import Figure, decimals, from_rounded
-
-
-def ring_bytes(psi: float, n: int, nbytes: int) -> float:
-    """What a ring all-reduce of psi elements sends from each of n ranks: 2Ψ(N-1)/N elements."""
-    return 2 * psi * (n - 1) / n * nbytes
+from minidist.papers.figure import Figure, from_rounded
 
 
 def sign_bytes(size: int, n: int) -> int:
@@ -78,7 +73,7 @@ def mebibytes(elements: float) -> float:
 
 
 def printed(cell: str, number: str, unit: str, formula: str, value: float) -> Figure:
-    return Figure("PowerSGD table 3", cell, number, unit, formula, value, decimals(0))
+    return Figure("PowerSGD table 3", cell, number, unit, formula, value)
 
 
 DENSE = printed("SGD, sent in an epoch", "1023", "MB", "4·24·Ψ/2²⁰", mebibytes(ELEMENTS))
@@ -91,27 +86,25 @@ EPOCH = {
     for r, number in zip(RANKS, ("4", "8", "14"), strict=True)
 }
 WARM_UP = 0.15  # of all steps
-BITS = Figure("1-bit Adam §1", "compressed stage, less than float16", "16", "times", "16 bits/1 bit", 16.0, decimals(0))
+BITS = Figure("1-bit Adam §1", "compressed stage, less than float16", "16", "times", "16 bits/1 bit", 16.0)
 WHOLE = Figure(
-    "1-bit Adam §1", "whole training, less", "5", "times", "1/(w + (1-w)/16)", 1 / (WARM_UP + (1 - WARM_UP) / 16),
-    decimals(0),
-)  # fmt: skip
+    "1-bit Adam §1", "whole training, less", "5", "times", "1/(w + (1-w)/16)", 1 / (WARM_UP + (1 - WARM_UP) / 16)
+)
 DGC = {"AlexNet": (232.56, "0.39", "597"), "ResNet-50": (97.49, "0.35", "277")}  # megabytes before and after, times
 TIMES = [
-    Figure("DGC table 3", f"{model}, less", ratio, "times", "size before/size after", value, decimals(0), bounds=bounds)
+    Figure("DGC table 3", f"{model}, less", ratio, "times", "size before/size after", *value)
     for model, (before, after, ratio) in DGC.items()
-    for value, bounds in [from_rounded(partial(truediv, before), after)]
+    for value in [from_rounded(partial(truediv, before), after)]
 ]
 WARMING = {  # DGC's warm-up sends 1/4 of all elements in its first epoch, and of these 1/4 in each next one
-    epoch: Figure("DGC §3.3", f"warm-up, epoch {epoch}: not sent", printed, "%", "100(1 - 1/4ⁿ)", 100 * (1 - 4**-epoch),
-                  decimals(len(printed.partition(".")[2])))
+    epoch: Figure("DGC §3.3", f"warm-up, epoch {epoch}: not sent", printed, "%", "100(1 - 1/4ⁿ)", 100 * (1 - 4**-epoch))
     for epoch, printed in enumerate(("75", "93.75", "98.4375", "99.6", "99.9"), 1)
-}  # fmt: skip
+}
 DENSITY = 0.001
 GONE = {
     n: Figure(
         "DGC, abstract", f"at least so much less, counted on {n:,} ranks", "270", "times", "1/(Nδ)",
-        advantage(n, DENSITY), decimals(0),
+        advantage(n, DENSITY),
         differs="it is what one worker sends up, once; all-gathered, what is sparse has 1/(Nδ) of a dense ring's",
     )
     for n in (512, 1024)

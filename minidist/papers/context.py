@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 SCHEMES = ("ring", "all-gather", "ulysses")  # how queries meet the keys and values of other ranks
 POSITIONS = ("zigzag", "striped", "contiguous")  # which ones a rank has
@@ -39,11 +39,6 @@ def pairs(s: int, n: int, how: str) -> list[list[int]]:
     has the keys of rank r - t."""
     of = positions(s, n, how)
     return [[sum(bisect(of[rank - step], query) for query in of[rank]) for step in range(n)] for rank in range(n)]
-
-
-def slowest_contiguous(c: int, n: int) -> int:
-    """Pairs of the last rank: half a block of its own, and n - 1 whole ones."""
-    return c * ((2 * n - 1) * c + 1) // 2
 
 
 def efficiency_contiguous(c: float, n: int) -> float:
@@ -119,9 +114,9 @@ def _measured(run: str, ideal: float, **cells: tuple[float, str]) -> list[Figure
     return [
         Figure(
             "ring-flash-attention", f"{run}, {name}", printed, "%", f"{rate} / {ideal} iterations a second",
-            100 * rate / ideal, decimals(1),
+            100 * rate / ideal,
+            (100 * (rate - 0.05) / (ideal + 0.05), 100 * (rate + 0.05) / (ideal - 0.05)),  # both are rounded
             evidence="code",
-            bounds=(100 * (rate - 0.05) / (ideal + 0.05), 100 * (rate + 0.05) / (ideal - 0.05)),  # both are rounded
         )
         for name, (rate, printed) in cells.items()
     ]  # fmt: skip
@@ -130,7 +125,7 @@ def _measured(run: str, ideal: float, **cells: tuple[float, str]) -> list[Figure
 def _volume(cell: str, printed: str, unit: str, formula: str) -> Figure:
     """Elements for a layer's forward, where P ranks divide N positions of width h. Of a message of M, a rank sends
     M/P to each other rank, so the count is multiplied by P/(P-1)."""
-    return Figure("DeepSpeed-Ulysses", cell, printed, unit, formula, None, decimals(0), evidence="code")
+    return Figure("DeepSpeed-Ulysses", cell, printed, unit, formula, evidence="code")
 
 
 ULYSSES = {  # deepspeedai/DeepSpeed, blogs/deepspeed-ulysses, "Significant communication volume reduction"

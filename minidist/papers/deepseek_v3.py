@@ -5,7 +5,7 @@ Each token chooses k of E experts, which are divided among `hosts` nodes. (Its t
 
 import math
 
-from minidist.papers.figure import Figure, decimals, format_whole
+from minidist.papers.figure import Figure
 from minidist.papers.mixtral import mixture
 
 EXPERTS, CHOSEN, HOSTS, LIMIT = 256, 8, 8, 4  # section 4.2: expert parallelism of 64 ranks on 8 nodes
@@ -49,15 +49,10 @@ def physical(logical: float, hosts: int) -> float:
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
-MOST_HOSTS = Figure("DeepSeek-V3 §3.2.2", "nodes of a token, at most", "4", "", "the limit", LIMIT, format_whole)
-FREE_EXPERTS = Figure(
-    "DeepSeek-V3 §3.2.2", "experts at the cost of 8", "13", "", "4·3.2", LIMIT * NVLINK / INFINIBAND, decimals(0)
-)
+MOST_HOSTS = Figure("DeepSeek-V3 §3.2.2", "nodes of a token, at most", "4", "", "the limit", LIMIT)
+FREE_EXPERTS = Figure("DeepSeek-V3 §3.2.2", "experts at the cost of 8", "13", "", "4·3.2", LIMIT * NVLINK / INFINIBAND)
 FIGURES = [
     MOST_HOSTS,
-    Figure(
-        "DeepSeek-V3 §3.2.2", "NVLink / InfiniBand", "3.2", "times", "160 / 50 GB/s",
-        NVLINK / INFINIBAND, decimals(1),
-    ),
+    Figure("DeepSeek-V3 §3.2.2", "NVLink / InfiniBand", "3.2", "times", "160 / 50 GB/s", NVLINK / INFINIBAND),
     FREE_EXPERTS,
-]  # fmt: skip
+]

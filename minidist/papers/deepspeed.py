@@ -8,7 +8,7 @@ in addition to the 2Ψ of parameters. A node's memory is that of its host, and `
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 class Estimate(NamedTuple):
@@ -106,7 +106,7 @@ OLDER = "the documentation still has what an older release computed, 4Ψ + 16Ψ/
 
 FIGURES = [
     Figure(
-        "DeepSpeed's estimates", f"{row}: {where}", printed, "GB", formula, nbytes / 2**30, decimals(2), "code",
+        "DeepSpeed's estimates", f"{row}: {where}", printed, "GB", formula, nbytes / 2**30, evidence="code",
         differs=OLDER if (row, where) == ("ZeRO-2", "GPU") else "",
     )
     for row, (estimate, cpu, gpu) in ROWS.items()

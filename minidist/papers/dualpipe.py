@@ -4,7 +4,7 @@ PP: stages. F: a forward; B: a whole backward; W: the gradient of weights; F&B: 
 Its B is whole: Zero Bubble's T_B is the gradient of the input alone, and this one's B - W.
 """
 
-from minidist.papers.figure import Figure, format_whole
+from minidist.papers.figure import Figure
 
 
 def idle(pp: int, f: float, b: float, w: float, both: float) -> float:
@@ -38,8 +38,8 @@ def _table_2(schedule: str, name: str, bubble: str, activations: str) -> dict[tu
         held = in_flight(pp) if schedule == "dualpipe" else pp
         value = idle_as_printed(schedule, pp, **UNIT)
         made[schedule, pp] = [
-            Figure("DSV3 Table 2", f"{name}, PP = {pp}, bubble", f"{value:.0f}", "F", bubble, None, format_whole),
-            Figure("DSV3 Table 2", f"{name}, PP = {pp}, activations", str(held), "", activations, None, format_whole),
+            Figure("DSV3 Table 2", f"{name}, PP = {pp}, bubble", f"{value:.0f}", "F", bubble),
+            Figure("DSV3 Table 2", f"{name}, PP = {pp}, activations", str(held), "", activations),
         ]
     return made
 
@@ -50,7 +50,7 @@ TABLE_2 = {
     **_table_2("dualpipe", "DualPipe", "(PP/2-1)(F&B+B-3W)", "PP+1"),
 }
 PARAMETERS = {
-    schedule: Figure("DSV3 Table 2", f"{name}, parameters", printed, "Ψ", "all ranks' / Ψ", None, format_whole)
+    schedule: Figure("DSV3 Table 2", f"{name}, parameters", printed, "Ψ", "all ranks' / Ψ")
     for schedule, name, printed in (("1f1b", "1F1B", "1"), ("zb-h1", "ZB1P", "1"), ("dualpipe", "DualPipe", "2"))
 }
 FIGURES = [*PARAMETERS.values(), *(figure for row in TABLE_2.values() for figure in row)]

@@ -10,6 +10,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
 Evidence = Literal["the paper", "a second source", "code"]
+SECOND: Evidence = "a second source"
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,16 @@ class Figure:
     printed: str  # as it stands there
     unit: str
     formula: str  # how it comes out
-    value: float | None
-    rounded: Callable[[float], str]  # as the source rounds what it prints
-    evidence: Evidence = "the paper"  # where it was read
+    value: float | None = None
     bounds: tuple[float, float] | None = None  # of the value, if the formula starts from rounded numbers
+    evidence: Evidence = "the paper"  # where it was read
     differs: str = ""  # why it does not come out as printed, if the paper disagrees with itself
+    # As the source rounds what it prints: by default to as many digits as that has.
+    rounded: Callable[[float], str] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.rounded is None:
+            object.__setattr__(self, "rounded", digits_of(self.printed))
 
     def shown(self, measured: float | None = None) -> str:
         """The formula's value, or a run's, as the source would print it. Raises ValueError if a measured figure has no
@@ -56,6 +62,11 @@ def from_rounded(formula: Callable[[float], float], printed: str) -> tuple[float
     half = Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)
     ends = sorted(formula(float(end)) for end in (number - half, number + half))
     return formula(float(number)), (ends[0], ends[1])
+
+
+def digits_of(printed: str) -> Callable[[float], str]:
+    """A function that rounds to as many digits as a printed number has."""
+    return format_whole if "," in printed else decimals(len(printed.partition(".")[2]))
 
 
 def decimals(n: int) -> Callable[[float], str]:

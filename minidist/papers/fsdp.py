@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.papers.figure import Figure, decimals, format_whole
+from minidist.papers.figure import Figure, decimals
 from minidist.papers.models import padded
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -82,18 +82,17 @@ LINEAR = 4 * 3 + 3  # parameters of a layer, with its bias
 
 ACROSS = Figure(
     "FSDP §3.2.2", "sent to other hosts, W = 16, G = 8", decimals(4)(across_hosts_as_printed(1, 16, 8)), "M",
-    "2M(W-G)/(GW)", across_hosts(1, 16, 8), decimals(4),
+    "2M(W-G)/(GW)", across_hosts(1, 16, 8),
     differs="2M(W-1)/(GW), filled in: as if the shard of a host's rank went around all W ranks, not W/G replicas",
 )  # fmt: skip
-LAYER = Figure("FSDP Fig. 3", "a 4x3 linear layer on each of 16 GPUs", "1", "elements", "ψ/F", padded(LINEAR, 16) / 16,
-               format_whole)  # fmt: skip
-GROUPS = Figure("FSDP Fig. 4", "sharding groups of 16 GPUs, F = 8", "2", "groups", "W/F", 16 / 8, format_whole)
+LAYER = Figure("FSDP Fig. 3", "a 4x3 linear layer on each of 16 GPUs", "1", "elements", "ψ/F", padded(LINEAR, 16) / 16)
+GROUPS = Figure("FSDP Fig. 4", "sharding groups of 16 GPUs, F = 8", "2", "groups", "W/F", 16 / 8)
 
 FIGURES = [
-    Figure("FSDP §3.2.1", "volume of full sharding, DDP's = 1", "1.5", "times", "3Ψ/2Ψ", OVERHEAD, decimals(1)),
+    Figure("FSDP §3.2.1", "volume of full sharding, DDP's = 1", "1.5", "times", "3Ψ/2Ψ", OVERHEAD),
     ACROSS,
     LAYER,
     GROUPS,
-    Figure("FSDP §5.4", "175B, batch 1: 173 TFLOPS of an A100", "55", "%", "173/312", 100 * 173 / A100, format_whole),
-    Figure("FSDP §5.4", "175B, batch 2: 186 TFLOPS of an A100", "60", "%", "186/312", 100 * 186 / A100, format_whole),
+    Figure("FSDP §5.4", "175B, batch 1: 173 TFLOPS of an A100", "55", "%", "173/312", 100 * 173 / A100),
+    Figure("FSDP §5.4", "175B, batch 2: 186 TFLOPS of an A100", "60", "%", "186/312", 100 * 186 / A100),
 ]

@@ -1,6 +1,6 @@
 """GPipe: Huang et al., NeurIPS 2019, arXiv 1811.06965. K stages and M micro-batches, here p and m."""
 
-from minidist.papers.figure import Figure, decimals, from_rounded
+from minidist.papers.figure import Figure, from_rounded
 
 
 def bubble(p: int, m: int) -> float:
@@ -25,16 +25,13 @@ BYTES = 12  # per parameter: itself, its gradient and what RMSProp keeps (sectio
 def _row(layers: int, millions: str, billions: str, memory: str, differs: str = "") -> list[Figure]:
     """A column of table 1: the Transformer's parameters, and their memory in GB of 2^30 bytes."""
     printed, unit, scale = (billions, "B", 1e9) if billions else (millions, "M", 1e6)
-    value, bounds = from_rounded(lambda size: BYTES * size * scale / 2**30, printed)
     name = f"Transformer-{layers}"
     formula = "2Vh + L(4h² + 4h + 2hf + f + h + 4h)"
     size = Figure(
-        "GPipe Table 1", name, printed, f"{unit} parameters", formula, parameters(layers) / scale, decimals(1),
-        differs=differs,
-    )  # fmt: skip
-    places = decimals(len(memory.partition(".")[2]))
-    held = Figure("GPipe Table 1", f"{name}, its memory", memory, "GB", "12 bytes each", value, places, bounds=bounds)
-    return [size, held]
+        "GPipe Table 1", name, printed, f"{unit} parameters", formula, parameters(layers) / scale, differs=differs
+    )
+    gigabytes = from_rounded(lambda size: BYTES * size * scale / 2**30, printed)
+    return [size, Figure("GPipe Table 1", f"{name}, its memory", memory, "GB", "12 bytes each", *gigabytes)]
 
 
 TABLE_1 = [  # size and memory

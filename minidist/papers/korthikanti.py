@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from minidist.papers import ptd
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, decimals, format_whole, from_rounded
+from minidist.papers.figure import Figure, from_rounded
 
 
 def layer_activations(
@@ -129,7 +129,7 @@ def utilization(name: str, seconds: float, flops: Callable[..., int], copies: in
 
 
 SIZES = [
-    Figure("Korthikanti Table 3", name, printed, unit, "PTD's equation 2", psi / billions, decimals(0))
+    Figure("Korthikanti Table 3", name, printed, unit, "PTD's equation 2", psi / billions)
     for name, printed, unit, billions in (
         ("22B", "22", "B parameters", 1e9),
         ("175B", "175", "B parameters", 1e9),
@@ -155,11 +155,11 @@ def _table_4() -> list[Figure]:
     for row, (*times, percent) in PRINTED_TABLE_4.items():
         for what, printed in zip(("forward", "backward", "together"), times, strict=True):
             cell = f"{row}, {what}"
-            made.append(Figure("Korthikanti Table 4", cell, printed, "ms", "measured: A100", None, decimals(1)))
+            made.append(Figure("Korthikanti Table 4", cell, printed, "ms", "measured: A100"))
         if percent:
             more = 100 * (float(times[-1]) / float(PRINTED_TABLE_4["baseline"][2]) - 1)
             cell = f"{row}, more time"
-            made.append(Figure("Korthikanti Table 4", cell, percent, "%", "both to 19.6 ms", more, decimals(0)))
+            made.append(Figure("Korthikanti Table 4", cell, percent, "%", "both to 19.6 ms", more))
     return made
 
 
@@ -177,45 +177,35 @@ def _table_5() -> list[Figure]:
     source, made = "Korthikanti Table 5", []
     for name, (full, present, gain, mfu, hfu) in PRINTED_TABLE_5.items():
         for what, printed in (("full recomputation", full), ("present work", present)):
-            made.append(Figure(source, f"{name}, {what}", printed, "s", "measured: A100", None, decimals(2)))
+            made.append(Figure(source, f"{name}, {what}", printed, "s", "measured: A100"))
         [least, faster, most] = [
             100 * ((float(full) + half) / (float(present) - half) - 1)
             for half in (-0.005, 0, 0.005)  # both times are rounded
         ]
         cell, formula = f"{name}, more a second", f"{full} s to {present} s"
         if most - least < 1:
-            made.append(Figure(source, cell, gain, "%", formula, faster, decimals(1), bounds=(least, most)))
+            made.append(Figure(source, cell, gain, "%", formula, faster, bounds=(least, most)))
         else:  # their rounding leaves it open
-            made.append(Figure(source, cell, gain, "%", "measured: A100", None, decimals(1)))
+            made.append(Figure(source, cell, gain, "%", "measured: A100"))
         for what, printed, flops, formula in (
             ("MFU", mfu, model_flops, f"72bLsh²(1 + s/6h + v/12hL) in {present} s"),
             ("HFU", hfu, hardware_flops_as_printed, f"72bLsh²(1 + s/3h + v/12hL) in {present} s"),
         ):
-            value, bounds = from_rounded(partial(utilization, name, flops=flops), present)
-            made.append(Figure(source, f"{name}, {what}", printed, "%", formula, value, decimals(1), bounds=bounds))
-    of_eight = partial(utilization, "530B", flops=model_flops, copies=8)
-    value, bounds = from_rounded(of_eight, "39.15")
+            percent = from_rounded(partial(utilization, name, flops=flops), present)
+            made.append(Figure(source, f"{name}, {what}", printed, "%", formula, *percent))
+    of_eight = from_rounded(partial(utilization, "530B", flops=model_flops, copies=8), "39.15")
     formula = "72bLsh²(1 + s/6h + v/12hL) in 39.15 s"
-    made.append(Figure("Korthikanti §6", "530B on 2,240 GPUs, time", "39.15", "s", "measured: A100", None, decimals(2)))
-    made.append(
-        Figure("Korthikanti §6", "530B on 2,240 GPUs, MFU", "54.2", "%", formula, value, decimals(1), bounds=bounds)
-    )
+    made.append(Figure("Korthikanti §6", "530B on 2,240 GPUs, time", "39.15", "s", "measured: A100"))
+    made.append(Figure("Korthikanti §6", "530B on 2,240 GPUs, MFU", "54.2", "%", formula, *of_eight))
     return made
 
 
-def extra_flops(model: Table3Model) -> float:
-    """Per cent that appendix A says selective recomputation adds to a layer's 72bsh²."""
-    return 100 * S / (6 * model.h)
-
-
-_MORE = (
+_MORE = (  # of the per cent that appendix A says selective recomputation adds to a layer's 72bsh²
     "s/6h is 2.78 % and 1.67 %: the paper cuts off what is behind the first decimal. And s/6h is the core forward and"
     " backward; its forward alone, which is what is recomputed, is s/18h: 0.93 % and 0.56 %"
 )
 SAVED = [
-    Figure(
-        "Korthikanti §5", f"{name}, saved", printed, "%", "(5as/h)/(34 + 5as/h)", saved_by_selective(model), decimals(0)
-    )
+    Figure("Korthikanti §5", f"{name}, saved", printed, "%", "(5as/h)/(34 + 5as/h)", saved_by_selective(model))
     for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
 ]
 
@@ -223,7 +213,7 @@ SAVED = [
 def _kept(cell: str, printed: str, unit: str, formula: str) -> Figure:
     """A number in a formula of table 2, as far as that is what ranks keep: bytes of a layer. They also keep 16sb of
     means, deviations and log-sum-exps, which the paper leaves out: h is large enough that this is lost in rounding."""
-    return Figure("Korthikanti Table 2", cell, printed, unit, formula, None, decimals(0))
+    return Figure("Korthikanti Table 2", cell, printed, unit, formula)
 
 
 TABLE_2 = {
@@ -235,7 +225,7 @@ TABLE_2 = {
     "full": _kept("full recomputation", "2", "sbh", "full/sbh"),
 }
 CALLS = {
-    what: Figure("Korthikanti §4.2.2", cell, "4", "", "calls of a layer", None, format_whole)
+    what: Figure("Korthikanti §4.2.2", cell, "4", "", "calls of a layer")
     for what, cell in (
         ("all-reduce", "tensor parallel, all-reduces"),
         ("all-gather", "sequence parallel, all-gathers"),
@@ -243,20 +233,18 @@ CALLS = {
     )
 }
 TIMES_LESS = Figure(  # the abstract's "5x", of the models with 5as/h = 64
-    "Korthikanti, abstract", "530B and 1T, less activation memory", "5", "times", "(10+24/t+5as/ht)/(34/t)", None,
-    decimals(0),
-)  # fmt: skip
+    "Korthikanti, abstract", "530B and 1T, less activation memory", "5", "times", "(10+24/t+5as/ht)/(34/t)"
+)
 FIGURES = [
     TIMES_LESS,
     *CALLS.values(),
     *TABLE_2.values(),
     *SAVED,
     *(
-        Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", extra_flops(model), decimals(1),
-               differs=_MORE)
+        Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", 100 * S / (6 * model.h), differs=_MORE)
         for name, printed, model in (("GPT-3", "2.7", TABLE_3["175B"]), ("MT-NLG", "1.6", TABLE_3["530B"]))
     ),
     *SIZES,
     *_table_4(),
     *_table_5(),
-]  # fmt: skip
+]

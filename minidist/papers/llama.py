@@ -4,7 +4,7 @@ v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.
 """
 
 from minidist.papers.decoder import DENSE, Decoder
-from minidist.papers.figure import Figure, format_whole
+from minidist.papers.figure import SECOND, Figure
 
 
 def mlp_width(h: int, multiple: int = 8) -> int:
@@ -41,7 +41,7 @@ PRINTED = {  # of the models above
 FIGURES = [
     Figure(
         "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)",
-        MODELS[model].parameters, format_whole, evidence="a second source",
+        MODELS[model].parameters, evidence=SECOND,
     )
     for model, (name, printed) in PRINTED.items()
 ]  # fmt: skip

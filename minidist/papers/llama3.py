@@ -3,7 +3,7 @@ was trained, and what interrupted it."""
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals, format_whole
+from minidist.papers.figure import Figure
 from minidist.papers.llama import llama
 
 MODELS = {
@@ -17,12 +17,6 @@ def bubble(p: int, m: int, v: int) -> float:
     """Idle time relative to the time of the work, for any number of micro-batches that go through a chunk before the
     next: (PP-1)/(V·M) (section 3.3.2)."""
     return (p - 1) / (v * m)
-
-
-def in_flight(p: int, m: int, stage: int, v: int, contiguous: int) -> int:
-    """Chunks that a stage, from 1, holds if N micro-batches go through a chunk before the next: 2(p-i) + (v-1)N + 1
-    (Megatron-LM, schedules.py)."""
-    return min(2 * (p - stage) + (v - 1) * contiguous + 1, m * v) if v > 1 else min(p - stage + 1, m)
 
 
 H100 = 989.4e12  # operations a second at most, in bfloat16
@@ -46,11 +40,11 @@ def _layout(
     row: str, context: int, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str
 ) -> PublishedRun:
     """A row of table 4: the GPUs of a layout, and the share of their peak that 430, 400 or 380 teraFLOP/s are."""
-    measured = Figure("Llama 3 Table 4", f"{row}, a GPU", str(rate), "teraFLOP/s", "measured: H100", None, decimals(0))
+    measured = Figure("Llama 3 Table 4", f"{row}, a GPU", str(rate), "teraFLOP/s", "measured: H100")
     others = [
-        Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, format_whole),
+        Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp),
         Figure(
-            "Llama 3 Table 4", f"{row}, MFU", mfu, "%", "X / 989.4 teraFLOP/s", rate * 1e12 / H100 * 100, decimals(0),
+            "Llama 3 Table 4", f"{row}, MFU", mfu, "%", "X / 989.4 teraFLOP/s", rate * 1e12 / H100 * 100,
             differs=differs,
         ),
     ]  # fmt: skip
@@ -68,14 +62,12 @@ UNEXPECTED = 419  # interruptions in 54 days, of 466
 def _cause(cause: str, count: int, printed: str, differs: str = "") -> Figure:
     """A cause's share of the unexpected interruptions."""
     share = 100 * count / UNEXPECTED
-    return Figure("Llama 3 Table 5", cause, printed, "%", f"{count} of 419", share, decimals(1), differs=differs)
+    return Figure("Llama 3 Table 5", cause, printed, "%", f"{count} of 419", share, differs=differs)
 
 
 FIGURES = [
     *(figure for run in TABLE_4 for figure in (*run.others, run.rate)),
-    Figure(
-        "Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47, format_whole
-    ),
+    Figure("Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47),
     _cause("faulty GPU", 148, "30.1", differs="148 of 419 is 35.3 %; the percentages add up to 95"),
     _cause("GPU HBM3 memory", 72, "17.2"),
     _cause("GPU SRAM memory", 19, "4.5"),

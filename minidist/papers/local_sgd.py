@@ -1,6 +1,6 @@
 """Local SGD: Stich, ICLR 2019. DiLoCo: Douillard et al. 2023, arXiv 2311.08105."""
 
-from minidist.papers.figure import Figure, format_whole
+from minidist.papers.figure import Figure
 
 
 def volume(psi: float, n: int, steps: int, every: int) -> float:
@@ -16,7 +16,7 @@ def outer(psi: int, lr: float, momentum: float, nbytes: int) -> int:
 # ---- what they print -------------------------------------------------------------------------------------------------
 
 WORKERS, EVERY = 8, 500  # DiLoCo's, section 3
-LESS = Figure("DiLoCo, abstract", "8 workers, less communication", "500", "times", "2ΨH/2Ψ", None, format_whole)
+LESS = Figure("DiLoCo, abstract", "8 workers, less communication", "500", "times", "2ΨH/2Ψ")
 ROUNDS = 128  # averagings
-STEPS = Figure("DiLoCo §3", "steps of a worker", "64,000", "", "T·H", ROUNDS * EVERY, format_whole)
+STEPS = Figure("DiLoCo §3", "steps of a worker", "64,000", "", "T·H", ROUNDS * EVERY)
 FIGURES = [LESS, STEPS]

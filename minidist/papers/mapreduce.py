@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 def pair_bytes(keys: Sequence[str], values: Sequence[str]) -> int:
@@ -43,13 +43,13 @@ SORT = SortRun()
 
 def _measured(section: str, cell: str, value: float, unit: str) -> Figure:
     """What the paper measured, or chose, on its own cluster."""
-    return Figure(f"MapReduce {section}", cell, f"{value:g}", unit, "measured", None, decimals(0))
+    return Figure(f"MapReduce {section}", cell, f"{value:g}", unit, "measured")
 
 
 def _longer(section: str, cell: str, printed: str, seconds: float) -> Figure:
     """How much longer the sort took than the undisturbed one."""
     more = 100 * (seconds / SORT.seconds - 1)
-    return Figure(f"MapReduce {section}", cell, printed, "%", "of all seconds", more, decimals(0))
+    return Figure(f"MapReduce {section}", cell, printed, "%", "of all seconds", more)
 
 
 FIGURES = [

@@ -5,7 +5,7 @@ on up to 12,288 GPUs, by Megatron-LM and by MegaScale.
 from typing import NamedTuple
 
 from minidist.papers import ptd
-from minidist.papers.figure import Figure, decimals, from_rounded
+from minidist.papers.figure import Figure, from_rounded
 
 LAYERS, H, S, V = 96, 12_288, 2048, 64_000  # table 1 and section 6.1
 TOKENS = 300e9  # for which days are printed
@@ -42,23 +42,20 @@ def _row(
     """A row of table 2. The seconds of a step give the tokens per second, in thousands, and the MFU. The tokens give
     the days, and the MFU gives the petaFLOP/s of all GPUs. differs: where the row disagrees with itself, by column."""
 
-    def figure(column: str, printed: str, unit: str, formula: str, value: float, places: int, bounds: Bounds) -> Figure:
+    def figure(column: str, printed: str, unit: str, formula: str, value: float, bounds: Bounds) -> Figure:
         cell, why = f"{system} {gpus} {column}", differs.get(column, "")
-        rounded = decimals(places)
-        return Figure("MegaScale Table 2", cell, printed, unit, formula, value, rounded, bounds=bounds, differs=why)
+        return Figure("MegaScale Table 2", cell, printed, unit, formula, value, bounds, differs=why)
 
-    in_second, in_second_bounds = from_rounded(lambda time: batch * S / time / 1e3, seconds)
-    in_days, in_days_bounds = from_rounded(lambda thousands: TOKENS / (thousands * 1e3) / ptd.DAY, rate)
-    share, share_bounds = from_rounded(lambda time: 100 * flops(batch) / (time * gpus * ptd.A100), seconds)
-    of_all, of_all_bounds = from_rounded(lambda share: share / 100 * gpus * ptd.A100 / 1e15, mfu)
-    cell = f"{system} {gpus} time"
-    places = len(seconds.partition(".")[2])
-    measured = Figure("MegaScale Table 2", cell, seconds, "s", "measured: A100", None, decimals(places))
+    in_second = from_rounded(lambda time: batch * S / time / 1e3, seconds)
+    in_days = from_rounded(lambda thousands: TOKENS / (thousands * 1e3) / ptd.DAY, rate)
+    share = from_rounded(lambda time: 100 * flops(batch) / (time * gpus * ptd.A100), seconds)
+    of_all = from_rounded(lambda share: share / 100 * gpus * ptd.A100 / 1e15, mfu)
+    measured = Figure("MegaScale Table 2", f"{system} {gpus} time", seconds, "s", "measured: A100")
     others = [
-        figure("rate", rate, "K/s", "B·s/time", in_second, 1, in_second_bounds),
-        figure("days", days, "days", "300B/rate", in_days, 2, in_days_bounds),
-        figure("MFU", mfu, "%", "F/(312nt)", share, 1, share_bounds),
-        figure("sum", together, "PF", "312n·MFU", of_all, 1, of_all_bounds),
+        figure("rate", rate, "K/s", "B·s/time", *in_second),
+        figure("days", days, "days", "300B/rate", *in_days),
+        figure("MFU", mfu, "%", "F/(312nt)", *share),
+        figure("sum", together, "PF", "312n·MFU", *of_all),
     ]
     return WeakScalingRun(batch, system, gpus, measured, others)
 
@@ -69,10 +66,7 @@ TABLE_2 = [
     _row(768, MEGATRON, 256, "40.0", "39.3", "88.35", "53.0", "43.3", sum="53.0 % of 256·312 teraFLOP/s are 42.3"),
     _row(768, MEGATRON, 512, "21.2", "74.1", "46.86", "49.9", "77.6", sum="49.9 % of 512·312 teraFLOP/s are 79.7"),
     _row(768, MEGATRON, 768, "15.2", "103.8", "33.45", "46.7", "111.9"),
-    _row(
-        768, MEGATRON, 1024, "11.9", "132.7", "26.17", "44.7", "131.9",
-        sum="44.7 % of 1024·312 teraFLOP/s are 142.8",
-    ),
+    _row(768, MEGATRON, 1024, "11.9", "132.7", "26.17", "44.7", "131.9", sum="44.7 % of 1024·312 teraFLOP/s are 142.8"),
     _row(
         768, MEGASCALE, 256, "32.0", "49.0", "70.86", "65.3", "52.2",
         rate="768·2048 tokens in 32.0 s are 49.2 thousand a second; the days are of 49.0", MFU=WINDOW,

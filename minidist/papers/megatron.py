@@ -5,7 +5,7 @@ t ranks share every layer; v: vocabulary, s: positions, h: width.
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals, format_whole
+from minidist.papers.figure import SECOND, Figure
 
 
 def padded_vocabulary(v: int, multiple: int) -> int:
@@ -51,38 +51,27 @@ def _model(printed: str, h: int, layers: int) -> SizedModel:
     """A row, its size computed."""
     billions = parameters(VOCABULARY, 1024, h, layers) / 1e9
     cell = f"h = {h}, {layers} layers"
-    size = Figure(
-        "Megatron-LM Table 1", cell, printed, "B parameters", "(v + s)h + l(12h² + 13h) + 2h", billions, decimals(1)
-    )
+    size = Figure("Megatron-LM Table 1", cell, printed, "B parameters", "(v + s)h + l(12h² + 13h) + 2h", billions)
     return SizedModel(h, layers, size)
 
 
 TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304, 64), _model("8.3", 3072, 72)]
 
-OPERATIONS = Figure("Megatron-LM Fig. 4", "communication operations in a layer", "4", "", "calls", None, format_whole)
-LOSS = Figure(  # the paper has b·s for the fused loss; its maximum, the target's logit and a sum are one of these each
-    "Megatron-LM's code", "all-reduces of the loss", "3", "", "calls", None, format_whole, evidence="code"
-)
+OPERATIONS = Figure("Megatron-LM Fig. 4", "communication operations in a layer", "4", "", "calls")
+# The paper has b·s for the fused loss; its maximum, the target's logit and a sum are one of these each.
+LOSS = Figure("Megatron-LM's code", "all-reduces of the loss", "3", "", "calls", evidence="code")
 
 FIGURES = [
     OPERATIONS,
     LOSS,
-    Figure(
-        "Megatron-LM",
-        "padded vocabulary",
-        "51,200",
-        "entries",
-        "50,257 up to a multiple of 128·8",
-        VOCABULARY,
-        format_whole,
-    ),
+    Figure("Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY),
     *(row.size for row in TABLE_1),
     Figure(
         "Megatron-LM", "scaling to 512 GPUs", "76", "%", "15.1 petaFLOP/s / 512·39 teraFLOP/s",
-        100 * 15.1e15 / (512 * 39e12), decimals(0), evidence="a second source",
+        100 * 15.1e15 / (512 * 39e12), evidence=SECOND,
     ),
     Figure(
         "GPT-2's weights", "small", "124,439,808", "parameters", "(v + s)h + l(12h² + 13h) + 2h",
-        parameters(50_257, 1024, 768, 12), format_whole, evidence="code",
+        parameters(50_257, 1024, 768, 12), evidence="code",
     ),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ section 3.1). The other two keep everything in one format.
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 
 
 class Bytes(NamedTuple):
@@ -40,7 +40,6 @@ MOMENTS = {"adamw": 2, "sgd": 1, "plain sgd": 0}  # Adam's two (Kingma & Ba, alg
 # ---- what they print -------------------------------------------------------------------------------------------------
 
 MORE = Figure(
-    "Micikevicius §3.1", "weights and their master copy, more memory", "50", "%", "(2 + 4)/4 - 1", None, decimals(0),
-    "a second source",
-)  # fmt: skip
+    "Micikevicius §3.1", "weights and their master copy, more memory", "50", "%", "(2 + 4)/4 - 1", evidence=SECOND
+)
 FIGURES = [MORE]

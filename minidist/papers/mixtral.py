@@ -3,7 +3,7 @@ Llama's, with E experts for each MLP and a router for each layer; a token goes t
 """
 
 from minidist.papers.decoder import Decoder
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 from minidist.papers.llama import llama
 
 
@@ -27,18 +27,12 @@ PRINTED = {"Mixtral 8x7B": ("46.7", "12.9"), "Mixtral 8x22B": ("141", "39"), "OL
 
 def _sizes(name: str) -> tuple[Figure, Figure]:
     """A model's parameters in billions, all and active."""
-    of, printed = SHAPES[name], PRINTED[name]
-    rounded = [decimals(len(number.partition(".")[2])) for number in printed]
+    of, (printed, active) = SHAPES[name], PRINTED[name]
+    formula, less = "Llama + l((E-1)·3hf + Eh)", "all - l(E-k)·3hf"
     return (
-        Figure(
-            name, "all", printed[0], "B parameters", "Llama + l((E-1)·3hf + Eh)", of.parameters / 1e9, rounded[0],
-            evidence="a second source",
-        ),
-        Figure(
-            name, "active", printed[1], "B parameters", "all - l(E-k)·3hf", of.active / 1e9, rounded[1],
-            evidence="a second source",
-        ),
-    )  # fmt: skip
+        Figure(name, "all", printed, "B parameters", formula, of.parameters / 1e9, evidence=SECOND),
+        Figure(name, "active", active, "B parameters", less, of.active / 1e9, evidence=SECOND),
+    )
 
 
 SIZES = {name: _sizes(name) for name in SHAPES}

@@ -113,11 +113,6 @@ class Model:
         """Ψ, with each unit padded."""
         return sum(self.units(shards))
 
-    def read_by_head(self, shards: int = 1) -> int:
-        """The parameters that the head's unit reads: its own and, if it is tied, the embedding's."""
-        first, *_, last = self.units(shards)
-        return last + first * self.tied
-
 
 def padded(size: int, shards: int) -> int:
     """The size, up to a multiple of the number of shards (FSDP, section 3.2.1)."""

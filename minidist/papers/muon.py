@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 from minidist.papers.models import Model, padded
 
 GATHERED = 2  # bytes of an element of momentum on its way to whole matrices (Moonlight: bfloat16)
@@ -42,19 +42,18 @@ def padded_sum(sizes: Sequence[int], n: int) -> int:
 
 WORK = Figure(
     "Moonlight §2.3", "bytes sent, at most, relative to AdamW's", "1.25", "times", "(4 + 2 + 4)/(4 + 4)",
-    (4 + GATHERED + 4) / (4 + 4), decimals(2),
+    (4 + GATHERED + 4) / (4 + 4),
 )  # fmt: skip
-HALF = Figure("Moonlight §2.3", "optimizer state, of AdamW's", "0.5", "", "4/8", 4 / 8, decimals(1))
+HALF = Figure("Moonlight §2.3", "optimizer state, of AdamW's", "0.5", "", "4/8", 4 / 8)
 LEAST = Figure(
-    "Moonlight §2.3", "bytes sent, at least, relative to AdamW's", "1.5", "times", "(4 + 4)/(4 + 4)",
-    (4 + 4) / (4 + 4), decimals(1),
+    "Moonlight §2.3", "bytes sent, at least, relative to AdamW's", "1.5", "times", "(4 + 4)/(4 + 4)", (4 + 4) / (4 + 4),
     differs="the sentence before it has the interval (1, 1.25]: if no matrix is cut, nothing is gathered",
 )  # fmt: skip
 QWEN, GPUS, OF_MATRICES = 3.09e9, 8, 0.9  # parameters of Qwen2.5-3B, and the share that Muon updates
 BEFORE = 34.5  # GiB of a GPU with AdamW
 WITH_MUON = Figure(
     "DeepSpeed's blog on Muon", "Qwen2.5-3B, ZeRO-2, 8 GPUs: memory of one", "31.4", "GiB", "34.5 - 4·0.9Ψ/8/2³⁰",
-    BEFORE - 4 * OF_MATRICES * QWEN / GPUS / 2**30, decimals(1), "a second source",
+    BEFORE - 4 * OF_MATRICES * QWEN / GPUS / 2**30, evidence=SECOND,
     differs="one float32 momentum less, of 90 % of 3.09 billion, is 1.3 GiB a GPU: the rest is something else",
 )  # fmt: skip
 FIGURES = [WORK, HALF, LEAST, WITH_MUON]

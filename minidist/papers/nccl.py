@@ -7,7 +7,7 @@ for any N. An algorithm that sends more than the factor, such as a tree, reaches
 
 from collections.abc import Callable
 
-from minidist.papers.figure import Evidence, Figure, decimals, from_rounded
+from minidist.papers.figure import Evidence, Figure, from_rounded
 
 FACTORS: dict[str, tuple[str, Callable[[int], float]]] = {
     "all-reduce": ("2(N-1)/N", lambda n: 2 * (n - 1) / n),
@@ -28,13 +28,12 @@ def bus_bandwidth(operation: str, n: int, algorithm: float) -> float:
 
 def _line(source: str, n: int, nbytes: int, us: str, algbw: str, busbw: str, evidence: Evidence) -> list[Figure]:
     """An all-reduce's line: each bandwidth from the rounded number on its left."""
-    value, bounds = from_rounded(lambda algorithm: bus_bandwidth("all-reduce", n, algorithm), algbw)
-    bus = f"busbw of {algbw}, {n} ranks", busbw, "GB/s", "2(N-1)/N·algbw", value, decimals(2), evidence, bounds
+    over_link = from_rounded(lambda algorithm: bus_bandwidth("all-reduce", n, algorithm), algbw)
+    bus = Figure(source, f"busbw of {algbw}, {n} ranks", busbw, "GB/s", "2(N-1)/N·algbw", *over_link, evidence)
     if not us:
-        return [Figure(source, *bus)]
-    value, bounds = from_rounded(lambda time: algorithm_bandwidth(nbytes, time / 1e6), us)
-    algorithm = f"algbw, {nbytes:,} B in {us} µs", algbw, "GB/s", "S/t", value, decimals(2), evidence, bounds
-    return [Figure(source, *algorithm), Figure(source, *bus)]
+        return [bus]
+    of_array = from_rounded(lambda time: algorithm_bandwidth(nbytes, time / 1e6), us)
+    return [Figure(source, f"algbw, {nbytes:,} B in {us} µs", algbw, "GB/s", "S/t", *of_array, evidence), bus]
 
 
 FIGURES = [

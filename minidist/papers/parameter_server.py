@@ -3,7 +3,7 @@
 S: keys; n: workers; k: servers; r: copies of each server's keys. Elements, in one iteration, of dense gradients.
 """
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 def worker_traffic(s: int) -> int:
@@ -39,18 +39,11 @@ def key_bytes(s: int, lists: int, iterations: int, cached: bool) -> int:
     return 8 * s + (2 * iterations - 1) * 8 * lists
 
 
-def keys_that_move(s: int, k: int) -> float:
-    """About how many keys move when a server joins k others (section 4.3): its fair share."""
-    return s / (k + 1)
-
-
 # The share of the time in which workers idle, by the iterations that a read may lag: measured on the paper's cluster.
 FIGURE_13 = {
-    lag: Figure("PS Fig. 13", f"idle at a delay of {lag}", printed, "%", "measured", None, decimals(places))
-    for lag, printed, places in ((0, "50", 0), (16, "1.7", 1))
+    lag: Figure("PS Fig. 13", f"idle at a delay of {lag}", printed, "%", "measured")
+    for lag, printed in ((0, "50"), (16, "1.7"))
 }
 
-CACHED = Figure(  # keys and values take 8 bytes each
-    "PS Fig. 11", "saved by cached keys", "50", "%", "1 - cached / list", None, decimals(0)
-)
+CACHED = Figure("PS Fig. 11", "saved by cached keys", "50", "%", "1 - cached / list")  # of 8 bytes each, as values are
 FIGURES = [CACHED, *FIGURE_13.values()]

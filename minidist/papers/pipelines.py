@@ -6,7 +6,7 @@ is their number. m (M) is the number of micro-batches, v that of a stage's chunk
 
 from collections.abc import Sequence
 
-from minidist.papers import chimera, dualpipe, llama3, pipedream, ptd, two_bw, v_shapes, zero_bubble
+from minidist.papers import chimera, dualpipe, pipedream, ptd, two_bw, v_shapes, zero_bubble
 
 FOLDED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # a stage i has the parts i and 2p - i + 1 of the model
 CROSSED = ("chimera", "dualpipe")  # stage i has the parts i and p - i + 1, and so has stage p - i + 1
@@ -49,8 +49,6 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous:
     """
     if schedule == "breadth-first":
         return m * v
-    if schedule == "llama3":
-        return llama3.in_flight(p, m, stage, v, contiguous or p)
     if schedule == "chimera":
         return chimera.in_flight(p, m, stage)
     if schedule in ("dualpipe", "dualpipe-v"):
@@ -63,7 +61,7 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous:
         return m  # GPipe, section 2.3
     if schedule in ("zb-h1", "zb-h2"):
         return min(zero_bubble.in_flight(schedule, p), m)
-    return ptd.in_flight(p, m, stage, v)
+    return ptd.in_flight(p, m, stage, v, contiguous)
 
 
 def count_recomputed_in_flight(schedule: str, m: int, stage: int) -> int:

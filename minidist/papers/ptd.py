@@ -5,7 +5,7 @@ p: stages; m: micro-batches; v: chunks of a stage; t: ranks that share a layer.
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals, from_rounded
+from minidist.papers.figure import Figure, from_rounded
 
 
 def bubble(p: int, m: int, v: int = 1) -> float:
@@ -18,15 +18,16 @@ def ideal_time(m: int, t_f: float, t_b: float) -> float:
     return m * (t_f + t_b)
 
 
-def in_flight(p: int, m: int, stage: int, v: int = 1) -> int:
+def in_flight(p: int, m: int, stage: int, v: int = 1, contiguous: int = 0) -> int:
     """The most (chunks of) micro-batches whose forward has run on a stage (1 to p), and whose backward has not ended.
 
     1F1B: at most p, on stage i min(p-i+1, m) (section 2.2.1). Interleaved, a worker does 2(p-i) + (v-1)p forwards
-    before the first that a backward follows (Megatron-LM, schedules.py).
+    before the first that a backward follows; with Llama 3's N micro-batches through a chunk before the next
+    (`contiguous`), 2(p-i) + (v-1)N (Megatron-LM, schedules.py).
     """
     if v == 1:
         return min(p - stage + 1, m)
-    return min(2 * (p - stage) + (v - 1) * p + 1, m * v)
+    return min(2 * (p - stage) + (v - 1) * (contiguous or p) + 1, m * v)
 
 
 def boundary_elements(b: int, s: int, h: int) -> int:
@@ -84,7 +85,7 @@ class Table1Model(NamedTuple):
 
 def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
     """A model's parameters in billions."""
-    return Figure(source, cell, printed, "B parameters", "equation 2", parameters(layers, h) / 1e9, decimals(1))
+    return Figure(source, cell, printed, "B parameters", "equation 2", parameters(layers, h) / 1e9)
 
 
 def _model(
@@ -93,13 +94,11 @@ def _model(
 ) -> Table1Model:  # fmt: skip
     """A row: its size, the teraFLOP/s of a GPU, and from these the share of its peak, and the rate of all GPUs."""
     cell = f"h = {h}, {layers} layers"
-    value, bounds = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
-    of_peak = Figure(
-        "PTD Table 1", f"{cell}, of peak", share, "%", "X / 312 teraFLOP/s", value, decimals(0), bounds=bounds
-    )
-    value, bounds = from_rounded(lambda rate: rate * gpus / 1000, rate)
-    of_all = Figure("PTD Table 1", f"{cell}, together", together, "petaFLOP/s", "nX", value, decimals(1), bounds=bounds)
-    measured = Figure("PTD Table 1", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100", None, decimals(0))
+    percent = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
+    of_peak = Figure("PTD Table 1", f"{cell}, of peak", share, "%", "X / 312 teraFLOP/s", *percent)
+    petaflops = from_rounded(lambda rate: rate * gpus / 1000, rate)
+    of_all = Figure("PTD Table 1", f"{cell}, together", together, "petaFLOP/s", "nX", *petaflops)
+    measured = Figure("PTD Table 1", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100")
     size = _size("PTD Table 1", cell, printed, layers, h)
     return Table1Model(h, layers, t, p, gpus, heads, batch, size, measured, of_peak, of_all)
 
@@ -134,10 +133,9 @@ def _run(scheme: str, model: str, gpus: int, rows: int, rate: str, printed: str)
     """Days for 300 billion tokens. They come from equation 3, not from equation 4, which would give 87.7 for 90."""
     layers, h = {"174.6B": (96, 12_288), "529.6B": (105, 20_480)}[model]
     work = 300e9 / 2048 * flops(1, layers, h)
-    value, bounds = from_rounded(lambda rate: work / (gpus * rate * 1e12) / DAY, rate)
-    cell = f"{scheme}, {model}, {gpus} GPUs"
-    days = Figure("PTD Table 2", cell, printed, "days", "equation 3 / nX", value, decimals(0), bounds=bounds)
-    measured = Figure("PTD Table 2", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100", None, decimals(0))
+    cell, time = f"{scheme}, {model}, {gpus} GPUs", from_rounded(lambda rate: work / (gpus * rate * 1e12) / DAY, rate)
+    days = Figure("PTD Table 2", cell, printed, "days", "equation 3 / nX", *time)
+    measured = Figure("PTD Table 2", f"{cell}, a GPU", rate, "teraFLOP/s", "measured: A100")
     return Table2Run(scheme, layers, h, gpus, rows, measured, days)
 
 
@@ -160,13 +158,13 @@ TABLE_2 = [run.days for run in TABLE_2_RUNS]
 
 def _training(model: str, printed: str, tokens: float, parameters: float, gpus: int, rate: str) -> Figure:
     """Days by equation 4."""
-    value, bounds = from_rounded(lambda rate: days(tokens, parameters, gpus, rate * 1e12), rate)
-    return Figure("PTD §5.1", model, printed, "days", "8TP/(nX)", value, decimals(0), bounds=bounds)
+    time = from_rounded(lambda rate: days(tokens, parameters, gpus, rate * 1e12), rate)
+    return Figure("PTD §5.1", model, printed, "days", "8TP/(nX)", *time)
 
 
 GPT_3 = _size("PTD Table 2", "GPT-3", "174.6", 96, 12288)
 
-TENSOR = Figure("PTD §3.2", "tensor parallelism, a layer", "8", "bsh", "sent·t/(t-1)", None, decimals(0))
+TENSOR = Figure("PTD §3.2", "tensor parallelism, a layer", "8", "bsh", "sent·t/(t-1)")
 
 FIGURES = [
     TENSOR,

@@ -1,6 +1,6 @@
 """Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv 2310.01889. When blocks that go around are hidden by work."""
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 def least_block(flops: float, bandwidth: float) -> float:
@@ -34,21 +34,19 @@ def _row(device: str, block: str, length: str, differs: bool = False) -> list[Fi
     return [
         Figure(
             "Ring Attention Table 2", f"{device}, {cell}", printed, "thousand tokens", formula, tokens / 1e3,
-            decimals(1), differs=f"{teraflops}/{gigabytes:g} gives {tokens / 1e3:.1f}" * differs,
+            differs=f"{teraflops}/{gigabytes:g} gives {tokens / 1e3:.1f}" * differs,
         )
         for cell, printed, formula, tokens in cells
     ]  # fmt: skip
 
 
 BLOCK_BYTES = Figure(
-    "Ring Attention §3", "keys and values of a block, in two bytes each", "4", "cd bytes", "sent / (N-1)cd", None,
-    decimals(0),
-)  # fmt: skip
+    "Ring Attention §3", "keys and values of a block, in two bytes each", "4", "cd bytes", "sent / (N-1)cd"
+)
 # Table 3, "ours vs SOTA": how many times longer a sequence can be than on one device, by hardware and model.
 TABLE_3 = {
     (hardware, size): Figure(
-        "Ring Attention Table 3", f"{hardware}, {size}, longer", printed, "times", "tokens / kept, to one rank's", None,
-        decimals(0),
+        "Ring Attention Table 3", f"{hardware}, {size}, longer", printed, "times", "tokens / kept, to one rank's"
     )
     for hardware, sizes in {
         "8x A100": {"3B": "8", "7B": "8", "13B": "8"},
@@ -58,7 +56,7 @@ TABLE_3 = {
         "TPUv5e-256": {"3B": "128", "7B": "128"},
     }.items()
     for size, printed in sizes.items()
-}  # fmt: skip
+}
 FIGURES = [
     BLOCK_BYTES,
     *TABLE_3.values(),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 ALPHA = 1e-2  # section 2.2
 
@@ -65,6 +65,6 @@ def mixture_activations(
 
 UNIFORM = Figure(
     "Switch Transformer §2.2", "balance loss of a uniform router", "0.01", "", "αE·Σ 1/E², α = 10⁻²",
-    balance(ALPHA, [1 / 64] * 64, [1 / 64] * 64), decimals(2),
+    balance(ALPHA, [1 / 64] * 64, [1 / 64] * 64),
 )  # fmt: skip
 FIGURES = [UNIFORM]

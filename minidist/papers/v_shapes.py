@@ -5,9 +5,7 @@ A stage has two chunks. Times are those of a chunk: F, B and W take one each, an
 rounds: a half, a third. What follows is exact for the patterns in `minidist/pp/folded.py`.
 """
 
-from collections.abc import Callable
-
-from minidist.papers.figure import Figure, decimals, format_whole
+from minidist.papers.figure import Figure
 
 
 def idle(schedule: str, p: int) -> int:
@@ -40,9 +38,7 @@ def fills(schedule: str, p: int) -> int:
 
 def _bubble(name: str, p: int, printed: str) -> Figure:
     """A row of the README's table, which has 0, B/2 and 2B/3 of 1F1B's B, at a p for which the pattern is exact."""
-    return Figure(
-        "ZB README", f"{name}, p = {p}, bubble", printed, "times 1F1B's", "idle / 6(p-1)", None, decimals(2), "code"
-    )
+    return Figure("ZB README", f"{name}, p = {p}, bubble", printed, "times 1F1B's", "idle / 6(p-1)", evidence="code")
 
 
 TABLE = {
@@ -50,20 +46,18 @@ TABLE = {
     ("v-half", 9): _bubble("V-Half", 9, "0.50"),
     ("v-min", 9): _bubble("V-Min", 9, "0.67"),
 }
-ZB_V_HOLDS = Figure(
-    "ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", None, format_whole, "code"
-)
+ZB_V_HOLDS = Figure("ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", evidence="code")
 
 
-def _relative(name: str, p: int, what: str, printed: str, rounded: Callable[[float], str] = format_whole) -> Figure:
+def _relative(name: str, p: int, what: str, printed: str) -> Figure:
     """A row of the README's tables, relative to 1F1B. It rounds: a stage of ZB2P holds 2p - 1."""
-    return Figure("ZB README", f"{name}, p = {p}, {what}", printed, "times 1F1B's", f"{what} / 1F1B's", None, rounded,
-                  "code")  # fmt: skip
+    formula = f"{what} / 1F1B's"
+    return Figure("ZB README", f"{name}, p = {p}, {what}", printed, "times 1F1B's", formula, evidence="code")
 
 
 ZERO_BUBBLE = {  # p = 8: bubble and activations
-    "zb-h1": (_relative("ZB1P", 8, "bubble", "0.33", decimals(2)), _relative("ZB1P", 8, "activations", "1")),
-    "zb-h2": (_relative("ZB2P", 8, "bubble", "0.00", decimals(2)), _relative("ZB2P", 8, "activations", "2")),
+    "zb-h1": (_relative("ZB1P", 8, "bubble", "0.33"), _relative("ZB1P", 8, "activations", "1")),
+    "zb-h2": (_relative("ZB2P", 8, "bubble", "0.00"), _relative("ZB2P", 8, "activations", "2")),
 }
 SENT = {  # the pipeline's communication volume
     ("zb-h1", 8): _relative("ZB1P", 8, "communication", "1"),
@@ -72,9 +66,4 @@ SENT = {  # the pipeline's communication volume
     ("v-half", 9): _relative("V-Half", 9, "communication", "2"),
     ("v-min", 9): _relative("V-Min", 9, "communication", "2"),
 }
-FIGURES = [
-    *TABLE.values(),
-    ZB_V_HOLDS,
-    *(figure for pair in ZERO_BUBBLE.values() for figure in pair),
-    *SENT.values(),
-]
+FIGURES = [*TABLE.values(), ZB_V_HOLDS, *(figure for pair in ZERO_BUBBLE.values() for figure in pair), *SENT.values()]

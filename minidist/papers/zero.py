@@ -86,7 +86,9 @@ def format_one_decimal(gigabytes: float) -> str:
 def _figure(source: str, model: str, n: int, stage: int, printed: str, rounded: Callable[[float], str]) -> Figure:
     """GB of model states on each of n ranks, for mixed-precision Adam."""
     gigabytes = model_states(SIZES[model], n, stage).total / 1e9
-    return Figure(source, f"{model}, N = {n}, {STAGES[stage]}", printed, "GB", STATES[stage], gigabytes, rounded)
+    return Figure(
+        source, f"{model}, N = {n}, {STAGES[stage]}", printed, "GB", STATES[stage], gigabytes, rounded=rounded
+    )
 
 
 PRINTED = {
@@ -166,11 +168,10 @@ def _table_2() -> list[Figure]:
             unit, billion = ("T parameters", 1000) if trillion else ("B parameters", 1)
             value, rounded = largest_model(mp, number) / billion / 1e9, _of_first_row(mp, billion, bool(trillion))
             formula = f"MP·32 GB/({states}), N = 64"
-            made.append(Figure("ZeRO Table 2", f"MP = {mp}, {stage}", figure, unit, formula, value, rounded))
+            made.append(Figure("ZeRO Table 2", f"MP = {mp}, {stage}", figure, unit, formula, value, rounded=rounded))
         for stage, printed in zip(STAGES, measured, strict=False):
             cell, formula = f"MP = {mp}, {stage}, measured", "measured: V100"
-            digits = decimals(len(printed.partition(".")[2]))
-            made.append(Figure("ZeRO Table 2", cell, printed, "B parameters", formula, None, digits))
+            made.append(Figure("ZeRO Table 2", cell, printed, "B parameters", formula))
     return made
 
 
@@ -178,7 +179,7 @@ TABLE_2 = _table_2()
 
 # Figure 8, with MP = 16: the largest model that trains in each configuration of table 3.
 FIGURE_8 = {
-    name: Figure("ZeRO Fig. 8", name, printed, "B parameters", "measured: V100, MP = 16", None, decimals(0))
+    name: Figure("ZeRO Fig. 8", name, printed, "B parameters", "measured: V100, MP = 16")
     for name, printed in {"C1": "40", "C2": "60", "C4": "140", "C5": "150"}.items()
 }
 
@@ -192,7 +193,7 @@ def checkpoints(layers: int, h: int, batch: int, s: int, bytes_each: int = 2) ->
 
 def _text(section: str, cell: str, printed: str, formula: str, value: float, differs: str = "") -> Figure:
     """A number of GB in the text."""
-    return Figure(f"ZeRO {section}", cell, printed, "GB", formula, value, decimals(0), differs=differs)
+    return Figure(f"ZeRO {section}", cell, printed, "GB", formula, value, differs=differs)
 
 
 _BYTE = "with two bytes an element it is 67 GB; section 3.2 has 60 for the same model"
@@ -210,28 +211,26 @@ EXAMPLES = [
 ]  # fmt: skip
 
 VOLUMES = [  # in Ψ, of any N: what N ranks send, times N/(N-1)
-    Figure("ZeRO §7", f"sent by {STAGES[stage]}", printed, "Ψ", "sent·N/(N-1)", None, decimals(0))
+    Figure("ZeRO §7", f"sent by {STAGES[stage]}", printed, "Ψ", "sent·N/(N-1)")
     for stage, printed in enumerate(("2", "2", "2", "3"))
 ]
 
 # Section 1: how many times less stages 1 to 3 hold, "4x" and "8x" if N is large; and "50% increase in communication".
 LESS = {
-    (stage, n): Figure(
-        "ZeRO §1", f"{STAGES[stage]}, N = {n}, memory reduction", printed, "times", formula, None, decimals(0)
-    )
+    (stage, n): Figure("ZeRO §1", f"{STAGES[stage]}, N = {n}, memory reduction", printed, "times", formula)
     for stage, n, printed, formula in (
         (1, 256, "4", "16Ψ/(4Ψ + 12Ψ/N)"), (2, 256, "8", "16Ψ/(2Ψ + 14Ψ/N)"), (3, 64, "64", "16Ψ/(16Ψ/N)"),
     )
 }  # fmt: skip
-MORE_SENT = Figure("ZeRO §1", "P_os+g+p, more communication", "50", "%", "3Ψ/2Ψ - 1", None, decimals(0))
+MORE_SENT = Figure("ZeRO §1", "P_os+g+p, more communication", "50", "%", "3Ψ/2Ψ - 1")
 TRILLION = {  # model states of 10¹² parameters
-    1: Figure("ZeRO §1", "1T, model states", "16", "TB", "16Ψ", None, decimals(0)),
-    1024: Figure("ZeRO §1", "1T, N = 1024, model states", "16", "GB", "16Ψ/N", None, decimals(0)),
+    1: Figure("ZeRO §1", "1T, model states", "16", "TB", "16Ψ"),
+    1024: Figure("ZeRO §1", "1T, N = 1024, model states", "16", "GB", "16Ψ/N"),
 }
 
 # Section 8, for each recomputed layer, in elements sent by each of t ranks, times t/(t-1).
-BLOCK = Figure("ZeRO §8", "Megatron-LM, a block", "12", "bsh", "sent·t/(t-1)", None, decimals(0))
-BLOCK_P_A = Figure("ZeRO §8", "P_a, in addition", "1", "bsh", "sent·t/(t-1)", None, decimals(0))
+BLOCK = Figure("ZeRO §8", "Megatron-LM, a block", "12", "bsh", "sent·t/(t-1)")
+BLOCK_P_A = Figure("ZeRO §8", "P_a, in addition", "1", "bsh", "sent·t/(t-1)")
 
 FIGURES = [
     *LESS.values(),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure
 
 
 def idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
@@ -54,7 +54,7 @@ def _row(model: str, p: int, m: int, t_f: float, t_b: float, t_w: float, t_comm:
     """A row, with what is printed for 1F1B, ZB-H1 and ZB-H2."""
     formula = "(cost - m(T_F+T_B+T_W))/cost"
     bubble = {
-        schedule: Figure("ZB Table 5", f"{model}, m = {m}, {schedule}", rate, "", formula, None, decimals(4))
+        schedule: Figure("ZB Table 5", f"{model}, m = {m}, {schedule}", rate, "", formula)
         for schedule, rate in zip(("1f1b", "zb-h1", "zb-h2"), printed, strict=True)
     }
     return Setting(model, p, m, t_f, t_b, t_w, t_comm, bubble)

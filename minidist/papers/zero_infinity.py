@@ -5,7 +5,7 @@ nl: layers; hd: width; bsz: sequences on a GPU; seq: their length; ci: blocks to
 
 import math
 
-from minidist.papers.figure import Evidence, Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 
 # ---- memory (section 3) ----------------------------------------------------------------------------------------------
 
@@ -101,7 +101,6 @@ def fetch(n: int) -> float:
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
-SOURCE: Evidence = "a second source"
 PEAK, SEQ = 70e12, 1024  # FLOP/s that a model reaches on a GPU; tokens in a sequence of the examples
 
 
@@ -110,7 +109,9 @@ def _share(what: str, bandwidth: float, printed: str, ait: float) -> Figure:
     share = 100 * efficiency(ait, bandwidth, PEAK)
     tens = lambda value: str(int(value // 10 * 10))  # noqa: E731  (as it rounds: down, to tens)
     formula = "ait·bw / (ait·bw + 70 TFLOP/s)"
-    return Figure("ZeRO-Infinity §4.2", f"{what}: efficiency", printed, "%", formula, share, tens, SOURCE)
+    return Figure(
+        "ZeRO-Infinity §4.2", f"{what}: efficiency", printed, "%", formula, share, evidence=SECOND, rounded=tens
+    )
 
 
 NEEDS = [
@@ -125,9 +126,7 @@ def _widest(tiles: int, printed: str, differs: str = "") -> Figure:
     """The largest hidden size, in K, if the weights, half of what is needed, must lie in one piece of 2 GB."""
     largest = largest_width(2 * 2**31, tiles) / 1024
     what = f"largest hidden size, {tiles} tiles" if tiles > 1 else "largest hidden size, without tiles"
-    return Figure(
-        "ZeRO-Infinity §8", what, printed, "K", "√(2 GB·t / 8)", largest, decimals(0), SOURCE, differs=differs
-    )
+    return Figure("ZeRO-Infinity §8", what, printed, "K", "√(2 GB·t / 8)", largest, evidence=SECOND, differs=differs)
 
 
 TILING = [

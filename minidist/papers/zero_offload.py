@@ -1,6 +1,6 @@
 """ZeRO-Offload: Ren et al., USENIX ATC 2021, arXiv 2101.06840. Volumes in elements, sizes in bytes a parameter."""
 
-from minidist.papers.figure import Evidence, Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 
 # The data-flow graph of mixed-precision training (section 3.1, figure 2). Its nodes, with the bytes that each holds of
 # a parameter, and what flows from one to the next in a step. FWD-BWD is both passes: they read the parameters twice.
@@ -39,15 +39,13 @@ def step_time(passes: float, update: float, delayed: bool) -> float:
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
-SOURCE: Evidence = "a second source"
-
 
 def _row(where: str, saved: int, memory: str, reduction: str, differs: str = "") -> tuple[Figure, Figure]:
     """A row of table 1: bytes a parameter that stay on the GPU, and how many times less that is."""
-    table, left, rounded = "ZeRO-Offload Table 1", 16 - saved, decimals(len(reduction.partition(".")[2]))
+    table, left = "ZeRO-Offload Table 1", 16 - saved
     return (
-        Figure(table, f"{where}: memory", memory, "M", "16 - offloaded", left, decimals(0), SOURCE, differs=differs),
-        Figure(table, f"{where}: reduction", reduction, "times", "16 / memory", 16 / left, rounded, SOURCE),
+        Figure(table, f"{where}: memory", memory, "M", "16 - offloaded", left, evidence=SECOND, differs=differs),
+        Figure(table, f"{where}: reduction", reduction, "times", "16 / memory", 16 / left, evidence=SECOND),
     )
 
 
@@ -60,20 +58,16 @@ TABLE_1 = {
 }
 
 STATES = [
-    Figure(
-        "ZeRO-Offload §2", f"{size}B: model states", printed, "GB", "16M", 16 * size, decimals(0), SOURCE, differs=why
-    )
+    Figure("ZeRO-Offload §2", f"{size}B: model states", printed, "GB", "16M", 16 * size, evidence=SECOND, differs=why)
     for size, printed, why in ((8, "128", ""), (11, "176", ""), (17.2, "284", "16 times 17.2 are 275"))
 ]
 
-L2L = Figure("ZeRO-Offload §6.2.2", "what L2L moves", "7", "times", "28M / 4M", 28 / LEAST, decimals(0), SOURCE)
+L2L = Figure("ZeRO-Offload §6.2.2", "what L2L moves", "7", "times", "28M / 4M", 28 / LEAST, evidence=SECOND)
 
-MOVED = Figure(
-    "ZeRO-Offload §3.3", "moved in a step, at least", "4", "M", "2M down + 2M up", LEAST, decimals(0), SOURCE
-)
+MOVED = Figure("ZeRO-Offload §3.3", "moved in a step, at least", "4", "M", "2M down + 2M up", LEAST, evidence=SECOND)
 
 LATENCY = [  # of an update on the authors' machine
-    Figure("ZeRO-Offload Table 4", f"{size}B: {what}", printed, "s", "measured", None, decimals(2), SOURCE)
+    Figure("ZeRO-Offload Table 4", f"{size}B: {what}", printed, "s", "measured", evidence=SECOND)
     for size, row in {
         "1": ("0.22", "1.39", "0.10"), "4": ("1.03", "5.71", "0.64"), "10": ("2.57", "14.76", "1.00"),
     }.items()

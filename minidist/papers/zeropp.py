@@ -5,7 +5,7 @@ c: elements of a rank's shard of a unit. W ranks on hosts of G, which are H = W/
 
 import math
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import SECOND, Figure
 
 
 def second_copy(psi: int, g: int) -> int:
@@ -72,8 +72,7 @@ def on_all_links(w: int, g: int) -> float:
 
 def limit(part: str, printed: str, formula: str, value: float, unit: str = "M") -> Figure:
     """A row of table 1: between hosts, for any number of them."""
-    places = len(printed.partition(".")[2])
-    return Figure("ZeRO++ table 1", part, printed, unit, formula, value, decimals(places), "a second source")
+    return Figure("ZeRO++ table 1", part, printed, unit, formula, value, evidence=SECOND)
 
 
 FORWARD = limit("forward all-gather", "0.5", "8 bits/16", 8 / 16)
@@ -81,9 +80,9 @@ BACKWARD = limit("backward all-gather", "0", "within the host", 0.0)
 GRADIENTS = limit("backward reduce-scatter", "0.25", "4 bits/16", 4 / 16)
 ZERO3 = limit("ZeRO-3, together", "3", "three rings", 3.0)
 TOGETHER = limit("ZeRO++, together", "0.75", "1/2 + 0 + 1/4", 1 / 2 + 1 / 4)
-LESS = Figure("ZeRO++, abstract", "less between hosts", "4", "times", "3/0.75", 3 / 0.75, decimals(0))
+LESS = Figure("ZeRO++, abstract", "less between hosts", "4", "times", "3/0.75", 3 / 0.75)
 ONE_HOP = Figure(
     "VeOmni, pull request 1167", "all-to-all of all ranks, of 8 a host, more between hosts", "8", "times", "G", 8.0,
-    decimals(0), "a second source",
+    evidence=SECOND,
 )  # fmt: skip
 FIGURES = [FORWARD, BACKWARD, GRADIENTS, ZERO3, TOGETHER, LESS, ONE_HOP]

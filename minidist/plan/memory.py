@@ -88,13 +88,20 @@ def held_by_system(asked: Asked, memo: Memo, rank: int) -> Held:
     """What an asked rank of a system holds at its fullest moment."""
     at, place = asked.layout, asked.places[rank]
     part = place.context, asked.zero, *of_part(asked, rank, asked.zero >= 2)
-    fixed = memo.recall(("fixed", asked.dividing, at.ep, at.cp, *part), partial(system.fixed, asked, rank))
+    of_states = states_on(asked, memo, rank)
+    fixed = memo.recall(("fixed", asked.dividing, at.ep, at.cp, *part), partial(system.fixed, asked, rank, of_states))
+    chunks = memo.recall(("parts", *of_part(asked, rank, False)), partial(system.parts, asked, rank))
+
+    def layer(kind: str) -> system.LayerLoad:
+        return memo.recall(("layer", kind, *of_pass(asked)), partial(system.layer, asked, kind))
 
     def passages() -> dict[system.StageChunk, system.Pass]:
-        return {part: system.passage(asked, rank, part) for part in dict.fromkeys(system.parts(asked, rank))}
+        layers = {kind: layer(kind) for kind in {*asked.model.decoder.kinds}}
+        units = memo.recall(("units", *part), partial(system.passing, asked, rank))
+        return {chunk: system.passage(asked, chunk, layers, units) for chunk in dict.fromkeys(chunks)}
 
     passed = memo.recall(("passages", *part, *of_pass(asked)), passages)
-    moment, load = system.fullest(asked, rank, passed)
+    moment, load = system.fullest(asked, rank, chunks, passed)
     states, others = fixed[:3], (load.passing, load.activations, load.ends, 0.0)
     return Held(*states, *others, sum(fixed) + sum(load), *fixed[3:], load.transient, moment)
 

@@ -19,10 +19,11 @@ from minidist.papers.models import Model
 from minidist.plan import measured, measured_time, trained
 from minidist.plan.choice import Choice, Wanted, divides
 from minidist.plan.printed import A100, H100, Published, gpt
-from minidist.plan.search import Evaluator, divisors, search
+from minidist.plan.search import Evaluator, search
 from minidist.plan.show import count, wrapped
 from minidist.plan.ties import Row
 from minidist.plan.time import CEILING, Cluster, flops_a_token
+from minidist.pp.options import divisors
 
 NARROW = "its matrices are narrow, and a device reaches less of its peak with these; the ceiling is one for all widths"
 WIDE = "its matrices are the widest, 25,600, and a device reaches more of its peak with these"

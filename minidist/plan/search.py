@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,18 +23,9 @@ from minidist.plan.choice import Choice, Wanted, ask, misfit
 from minidist.plan.memory import Held, Memo, held, states_on
 from minidist.plan.orders import orders, splits, takes
 from minidist.plan.ties import Row, merge_ties, settle_ties
-from minidist.plan.time import (
-    Cluster,
-    Messages,
-    Seconds,
-    StageSeconds,
-    data_time,
-    of_step,
-    slowest,
-    tied_time,
-    useful_flops,
-)
-from minidist.plan.traffic import data_volumes_along
+from minidist.plan.time import Cluster, Messages, Seconds, data_time, of_step, slowest, tied_time, useful_flops
+from minidist.plan.traffic import data_volumes_along, most_sent
+from minidist.pp.options import divisors
 from minidist.pp.schedules import SCHEDULES
 
 RECOMPUTE = ("none", "selective", "every:1")
@@ -64,22 +55,24 @@ class Evaluator:
 
     def row(self, choice: Choice, asked: Asked | None = None, most: Held | None = None) -> Row:
         asked = asked or ask(self.wanted, choice)
-        seconds, links = self.seconds(choice, asked)
+        seconds, links, sent = self.times(choice, asked)
         tokens = self.wanted.tokens / seconds.step
         mfu = tokens * useful_flops(asked) / (self.cluster.ranks * self.cluster.flops)
-        return Row(choice, most or self.held(asked), seconds, tokens, mfu, links)
+        return Row(choice, most or self.held(asked), seconds, tokens, mfu, links, sent)
 
-    def seconds(self, choice: Choice, asked: Asked) -> tuple[Seconds, float]:
+    def times(self, choice: Choice, asked: Asked) -> tuple[Seconds, float, int]:
+        """A row's seconds, those of its messages, hidden or not, and the bytes that its busiest rank sends."""
         order = choice.schedule if splits(choice.schedule) else "loop"
         cut = choice.tp, choice.cp, choice.pp, choice.chunks, choice.first, choice.last, choice.ep, order
         of_stages = *cut, choice.rows, choice.recompute
-        stage: StageSeconds = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
-        of_data = *cut, choice.dp, choice.zero, choice.hosts
+        stage, in_layers = self.memo.recall(("stage", *of_stages), partial(slowest, self.cluster, asked))
+        of_data = *cut, choice.dp, choice.zero, choice.hosts, asked.passes > 1
         along = self.memo.recall(
             ("data", *of_data, choice.zero == 3 and choice.recompute), partial(data_volumes_along, asked)
         )
         pairs = zip(*(of(self.cluster, asked, along, stage) for of in (data_time, tied_time)), strict=True)
-        return of_step(self.cluster, asked, stage, Messages(*map(sum, pairs)))
+        seconds, links = of_step(self.cluster, asked, stage, Messages(*map(sum, pairs)))
+        return seconds, links, most_sent(asked, in_layers, along)
 
 
 def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) -> SearchResult:
@@ -100,15 +93,15 @@ def search(wanted: Wanted, cluster: Cluster, only: Mapping[str, Any] = EMPTY) ->
     for sizes in (family for at in hidden for family in families_at(wanted, cluster.per_host, at, limits)):
         for done, choice in enumerate(sizes):
             question = ask(wanted, choice)
-            if evaluator.states(question) > cluster.room:
-                left_out[STATES] += len(sizes) - done
+            if not done and evaluator.states(question) > cluster.room:  # whatever the micro-batch
+                left_out[STATES] += len(sizes)
                 break
             need = evaluator.held(question)
             if need.total > cluster.room:
                 left_out[ACTIVATIONS] += len(sizes) - done
                 break
             rows.append(evaluator.row(choice, question, need))
-    return SearchResult(settle_ties(rows, wanted), +left_out)
+    return SearchResult(settle_ties(rows), +left_out)
 
 
 def best_chunks(rows: Sequence[Row]) -> list[Row]:
@@ -227,13 +220,6 @@ def shards(choice: Choice, per_host: int, schedule: str) -> Iterator[tuple[int, 
 def expert_ranks(wanted: Wanted, choice: Choice, hosts: int) -> list[int]:
     """Possible P: how many of the ranks that divide model states divide the experts."""
     return divisors(math.gcd(wanted.model.experts or 1, choice.dp // hosts * choice.cp))
-
-
-@cache
-def divisors(n: int) -> list[int]:
-    """All divisors of n, in ascending order."""
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
 
 
 def why_not(wanted: Wanted, choice: Choice) -> str:

@@ -6,10 +6,9 @@ The model of time is not exact to a thousandth, so times that differ by less are
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from minidist.plan.choice import Choice, Wanted, ask
+from minidist.plan.choice import Choice
 from minidist.plan.memory import Held
 from minidist.plan.time import Seconds
-from minidist.plan.traffic import sent
 
 SAME = 1e-3  # of a step's time
 
@@ -23,6 +22,7 @@ class Row(NamedTuple):
     tokens: float  # a second
     mfu: float  # model FLOPs utilization
     links: float  # seconds of messages in a step, also of those that are hidden
+    sent: int  # bytes that the busiest rank sends in a step, along all axes
 
 
 def is_faster(row: Row, other: Row) -> bool:
@@ -30,20 +30,15 @@ def is_faster(row: Row, other: Row) -> bool:
     return row.seconds.step * (1 + SAME) < other.seconds.step
 
 
-def settle_ties(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+def settle_ties(rows: Sequence[Row]) -> list[Row]:
     """The fastest first. Of those that tie: the one whose busiest rank sends less, because what a model hides, a
     cluster may not; then the lower stage of ZeRO, and the one that holds less."""
     settled: list[Row] = []
     for group in ties(sorted(rows, key=lambda row: row.seconds.step)):
         if len(group) > 1:
-            group.sort(key=lambda row: (sent_bytes(wanted, row.choice), row.choice.zero, row.held.total))
+            group.sort(key=lambda row: (row.sent, row.choice.zero, row.held.total))
         settled += group
     return settled
-
-
-def sent_bytes(wanted: Wanted, choice: Choice) -> float:
-    """What the busiest rank sends in a step, along all axes."""
-    return round(sum(max(along.nbytes) for along in sent(ask(wanted, choice)).values()))
 
 
 def merge_ties(rows: Sequence[Row]) -> list[Row]:

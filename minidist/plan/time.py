@@ -26,11 +26,11 @@ from minidist.formulas import experts
 from minidist.formulas.asked import Asked
 from minidist.formulas.shares import Share, own_units, shares_of
 from minidist.formulas.tensor import Volume
-from minidist.papers import korthikanti, palm, ptd
+from minidist.papers import korthikanti, palm
 from minidist.papers.decoder import MIXTURE
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
-from minidist.plan.traffic import on_a_host, size_of, within_layers
+from minidist.plan.traffic import boundary_bytes, most_bytes, on_a_host, size_of, within_layers
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
 
@@ -152,21 +152,21 @@ def of_step(cluster: Cluster, asked: Asked, stage: StageSeconds, data: "Messages
     through = asked.passes  # micro-batches through each chunk of a stage
     busy, hop = stage.forward + stage.backward, 0.0
     if p > 1:
-        apart = at.tp if asked.sequence_parallel else 1
-        elements = ptd.boundary_elements(asked.batch // m // at.dp, asked.context // at.cp, asked.model.h) // apart
-        hop = message_time(cluster, asked, "pipeline", asked.bytes.stored * elements, 1)
+        hop = message_time(cluster, asked, "pipeline", boundary_bytes(asked), 1)
     filling = 2 * (p - 1) * hop + through * max(0.0, 2 * v * hop - busy)
     work, again, tensor, context, routed = (through * each for each in stage[:5])
     bubble, links = through * busy * idle(at.schedule, p, m, v), through * (stage.links + 2 * v * hop) + data.links
     return Seconds(work, again, bubble, tensor, context, routed, filling, data.waits), links
 
 
-def slowest(cluster: Cluster, asked: Asked) -> StageSeconds:
-    """The stage that works longest, of those that are asked about."""
+def slowest(cluster: Cluster, asked: Asked) -> tuple[StageSeconds, int]:
+    """The stage that works longest, of those that are asked about; and the bytes that the busiest rank sends within
+    layers for a micro-batch."""
     shares = shares_of(asked)
     along = within_layers(asked, shares)
     stages = (of_stage(cluster, asked, along, rank, share) for rank, share in enumerate(shares))
-    return max(stages, key=lambda stage: stage.forward + stage.backward)
+    sent = sum(most_bytes(volumes, asked.passes) for volumes in along.values()) // asked.passes
+    return max(stages, key=lambda stage: stage.forward + stage.backward), sent
 
 
 def of_stage(

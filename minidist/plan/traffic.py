@@ -6,7 +6,8 @@ one host if that axis is no longer than G, and those of the outer axes usually a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
 from minidist.formulas.asked import Asked
@@ -21,10 +22,10 @@ from minidist.formulas.volumes import (
     tied_volumes,
 )
 from minidist.layout import Layout
+from minidist.papers import pipelines, ptd
 from minidist.papers.collectives import chunk_sizes
 from minidist.pp.schedules import SCHEDULES
 
-AXES = ("tensor", "context", "experts", "pipeline", "data", "copies", "hosts", "tied", "rest")
 ACROSS_HOSTS = "all-reduce across hosts"  # hybrid sharding: the copies of a shard
 
 
@@ -83,6 +84,33 @@ def sent(asked: Asked) -> dict[str, Sent]:
     rest = others(asked)
     each = chunk_sizes(sum(left.nbytes for left in rest.values()), asked.layout.ranks)
     return {**found, "rest": Sent(tuple(rest), [float(nbytes) for nbytes in each[: asked.ranks]])}
+
+
+def most_sent(asked: Asked, in_layers: int, along: Mapping[str, Sequence[Volume]]) -> int:
+    """Bytes that the busiest rank sends in a step, along all axes: the sum of each axis' most in `sent`. in_layers:
+    along the axes within layers, in a micro-batch. along: `data_volumes_along`."""
+    at, passes, between = asked.layout, asked.passes, 0
+    if at.pp > 1:
+        sizes = at.schedule, at.pp, at.micro_batches
+        between = max(sum(pipelines.count_messages(*sizes, stage, at.chunks)) for stage in asked.stages)
+    rest = -(-sum(left.nbytes for left in others(asked).values()) // at.ranks)
+    data = sum(most_bytes(volumes, passes) for volumes in along.values())
+    return passes * in_layers + between * boundary_bytes(asked) + data + rest
+
+
+def most_bytes(volumes: Sequence[Volume], passes: int) -> int:
+    """What the busiest of the asked ranks sends of these volumes, if what is sent in each micro-batch is sent in this
+    number of them."""
+    times = [volume.width * (passes if volume.times > 1 else 1) for volume in volumes]
+    by_rank = zip(*(volume.elements for volume in volumes), strict=True)
+    return max((sum(map(mul, times, elements)) for elements in by_rank), default=0)
+
+
+def boundary_bytes(asked: Asked) -> int:
+    """Bytes of a rank's part of what crosses a boundary between stages for a micro-batch, in one direction."""
+    apart = asked.layout.tp if asked.sequence_parallel else 1
+    elements = ptd.boundary_elements(asked.rows, asked.context // asked.layout.cp, asked.model.h)
+    return asked.bytes.stored * (elements // apart)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

@@ -2,17 +2,15 @@
 
 import math
 from dataclasses import replace
-from functools import cache
 from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.layout import Layout
 from minidist.nn.layers import Unit
 from minidist.pp import balance
-from minidist.pp.options import chunks_of, contiguous_of, parts
+from minidist.pp.options import chunks_of, contiguous_of, divisors, parts
 from minidist.pp.schedules import SCHEDULES
 
-LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
 CONTIGUOUS = "llama3: micro-batches per turn of a chunk, from p to m"  # --contiguous
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
@@ -88,13 +86,6 @@ def few_micro_batches(at: Layout) -> int | None:
     multiple = math.lcm(*at.replicas) if at.replicas else schedule.micro_batches_in(at.pp)
     least = max(schedule.at_least(at.pp), at.pp + 1)
     return min(at.micro_batches, -(-least // multiple) * multiple)
-
-
-@cache
-def divisors(n: int) -> list[int]:
-    """All divisors of n, in ascending order."""
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
 
 
 def cut(layout: Layout, units: list[Unit], batch: int, context: int, itemsize: int) -> Layout:

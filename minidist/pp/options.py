@@ -1,5 +1,6 @@
 """What a schedule's own options may be: chunks of a stage, their layers, Llama 3's turns. It needs no NumPy."""
 
+import math
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -61,3 +62,10 @@ def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:
             f"--contiguous {asked} on {p} stages with {m} micro-batches: {reason}: use --contiguous {nearest}"
         )
     return asked or next((n for n in possible if n > p), p)
+
+
+@cache
+def divisors(n: int) -> list[int]:
+    """All divisors of n, in ascending order."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})

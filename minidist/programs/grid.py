@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.layout import Layout
-from minidist.pp.fit import divisors
+from minidist.pp.options import divisors
 
 MOST_RANKS = 10_000  # no message advises the user to start more
 

@@ -36,11 +36,7 @@ class ServerOptions:
     filter: float = option(0.0, within(0, 1e9), "X", "push what exceeds this, keep the rest; 0: all")
     jitter: float = option(1.0, within(0, 1), "X", "simulated time: how much of it is luck")
     slow: tuple[tuple[int, float], ...] = option(
-        (),
-        pair(within(1e-3, 1e3)),
-        "RANK:FACTOR",
-        "simulated time: of this worker; may be repeated",
-        action="append",
+        (), pair(within(1e-3, 1e3)), "RANK:FACTOR", "simulated time: of this worker; may be repeated", action="append"
     )
     stop: tuple[int, float] | None = option(
         None, pair(at_least(1)), "RANK:EVENT", "the server on RANK stops at its EVENT-th event"

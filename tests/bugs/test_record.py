@@ -91,7 +91,7 @@ def test_what_the_readme_says_of_the_table() -> None:
     assert in_checkpoints == {"moment-not-loaded", "moments-of-rank-0", "list-of-rank-0", "one-part-saved"}
     assert in_memory == {"zero2-is-zero1", "whole-model-bucket"}
     assert unseen - two_bytes - in_checkpoints - in_memory == {"bucket-never-flushed"}
-    for name in ("experts-times-ep", "scale-on-one-stage", "accumulated-sum", "undivided-on-one-rank"):
+    for name in ("experts-times-ep", "scale-on-one-stage", "accumulated-sum", "unscaled-on-one-rank"):
         assert {"loss", "sgd"} & noticing(KEPT[name]) == {"sgd"}
     by_check = {check.short: {name for name, row in KEPT.items() if check.short in noticing(row)} for check in CHECKS}
     most = max(by_check, key=lambda short: len(by_check[short]))
@@ -146,7 +146,7 @@ def test_gathered_logits_add_the_logarithm_of_tp_to_the_loss() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["experts-times-ep", "undivided-on-one-rank"])
+@pytest.mark.parametrize("name", ["experts-times-ep", "unscaled-on-one-rank"])
 def test_gradients_of_experts_are_ep_times_too_large_and_others_are_right(name: str) -> None:
     bug = BUGS[name]
     found, right = checks.broken(bug)["exact"]["gradients"], checks.healthy(bug)["serial exact"]["gradients"]

@@ -28,11 +28,12 @@ pytest.importorskip("hjson")
 EVERYTHING_AUTO, BY_HAND, WITH_CHECKPOINTING = table(__file__, "published").values()
 
 
-def planned(text: str, ranks: int = 4, **typed: Any) -> ConfigPlan:
-    """typed: options that somebody gives."""
-    width = typed.pop("width", None)
-    options = TrainingOptions(**typed)
-    return planning.make(read.parse(text, "ds_config.json"), ranks, options, set(typed), width=width)
+def planned(
+    text: str, ranks: int = 4, width: int | None = None, layers: int | None = None, fsdp: Any = (), **typed: Any
+) -> ConfigPlan:
+    """typed: options that are given on the command line."""
+    config, options = read.parse(text, "ds_config.json"), TrainingOptions(**typed)
+    return planning.make(config, ranks, options, set(typed), width=width, layers=layers, fsdp=fsdp)
 
 
 def test_everything_auto() -> None:
@@ -63,22 +64,17 @@ def test_by_hand() -> None:
 OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 
 
-@pytest.mark.parametrize(
-    ("device", "stage", "fsdp", "chapter", "says"),
-    table(__file__, "where_the_optimizer_works"),
-)
+@pytest.mark.parametrize(("device", "stage", "fsdp", "chapter", "says"), table(__file__, "where_the_optimizer_works"))
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
-    config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
-    plan = planning.make(config, 4, TrainingOptions(), fsdp=fsdp)
+    plan = planned(f"{{{T}, {room}}}", fsdp=fsdp)
     assert (plan.chapter, plan.offload) == (chapter, chapter in ("offload", "infinity"))
     assert ("--zero" in plan.arguments()) == plan.offload
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
 
 
 @pytest.mark.parametrize(
-    ("states", "parameters", "stage", "chapter", "below", "says"),
-    table(__file__, "where_parameters_are"),
+    ("states", "parameters", "stage", "chapter", "below", "says"), table(__file__, "where_parameters_are")
 )
 def test_where_parameters_are(states: str, parameters: str, stage: int, chapter: str, below: bool, says: str) -> None:
     devices = f'"offload_optimizer": {{"device": "{states}"}}, "offload_param": {{"device": "{parameters}"}}'
@@ -111,7 +107,7 @@ FILED = '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "n
 )
 def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, ...], unused: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {LIMITS}{", " * bool(more)}{more}}}'
-    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, TrainingOptions(), fsdp=fsdp)
+    plan = planned(f"{{{T}, {room}}}", fsdp=fsdp)
     assert plan.limits == found
     assert ("--persist 500 --ahead 7000 --live 9000" in " ".join(plan.arguments())) == (found == (500, 7000, 9000))
     assert all(unused in note for note in plan.notes)
@@ -141,9 +137,7 @@ NVME = '{"device": "nvme", "nvme_path": "PATH", "buffer_count": 5}'
 
 def test_states_and_parameters_in_files() -> None:
     room = f'"offload_optimizer": {NVME.replace("PATH", "/a")}, "offload_param": {NVME.replace("PATH", "/b")}'
-    plan = planning.make(
-        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, TrainingOptions()
-    )
+    plan = planned(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}')
     assert (plan.chapter, plan.nvme_path) == ("infinity", "/a")
     assert plan.arguments()[:4] == ["--zero", "3", "--disk", "/a"]
     assert [note.partition(", because ")[0] for note in plan.notes] == [
@@ -163,7 +157,7 @@ def test_states_and_parameters_in_files() -> None:
 )
 def test_the_bucket(stated: str, more: str, fsdp: tuple[str, ...], size: int | None, says: str) -> None:
     room = f'"zero_optimization": {{"stage": 3, "reduce_bucket_size": {stated}{more}}}'
-    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, TrainingOptions(), fsdp=fsdp)
+    plan = planned(f"{{{T}, {room}}}", fsdp=fsdp)
     assert plan.settings(seed=0).bucket_size == plan.bucket_size == size
     assert (f"--bucket-size {size}" in " ".join(plan.arguments())) == (size is not None)
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
@@ -190,7 +184,7 @@ def test_where_checkpoints_wait(stage: str, more: str, chapter: str, note: str) 
     """In the chapter that has it, or a line says that they stay."""
     section = f'"cpu_checkpointing": true, "contiguous_memory_optimization": true{more}'
     text = f'{{{T}, "zero_optimization": {{{stage}}}, "activation_checkpointing": {{{section}}}}}'
-    plan = planning.make(read.parse(text, "ds_config.json"), 4, layers=12)
+    plan = planned(text, layers=12)
     there = chapter == "zero_r"
     assert (plan.chapter, plan.on_host, plan.together) == (chapter, there, there)
     assert len([each for each in plan.notes if note and note in each]) == (0 if there else 2)
@@ -207,11 +201,9 @@ def test_so_many_checkpoints_are_intervals(checkpoints: int | None, recompute: s
     assert planning.make(config, 2, layers=12).recompute == recompute
 
 
-@pytest.mark.parametrize(
-    ("precision", "name"), [("mixed", "mixed"), ("bf16", "bf16"), ("fp32", "fp32"), ("fp64", "fp64")]
-)
-def test_auto_follows_precision(precision: str, name: str) -> None:
-    assert planned(EVERYTHING_AUTO, precision=precision).precision == name
+@pytest.mark.parametrize("precision", ["mixed", "bf16", "fp32", "fp64"])
+def test_auto_follows_precision(precision: str) -> None:
+    assert planned(EVERYTHING_AUTO, precision=precision).precision == precision
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 16), (2, 16), (3, 15), (5, 15), (20, 20)])
@@ -223,10 +215,7 @@ def test_auto_batches_divide(ranks: int, batch: int) -> None:
 # ---- the rule of the batch sizes: runtime/config.py's cases, worked out by hand --------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("batch", "micro", "accumulate", "ranks", "found"),
-    table(__file__, "batch_sizes"),
-)  # fmt: skip
+@pytest.mark.parametrize(("batch", "micro", "accumulate", "ranks", "found"), table(__file__, "batch_sizes"))
 def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found: Any) -> None:
     stated = {
         "train_batch_size": batch,
@@ -247,10 +236,7 @@ def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found:
 T = '"train_batch_size": 16'
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "value"),
-    table(__file__, "good"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "path", "value"), table(__file__, "good"))
 def test_good(text: str, path: str, value: Any) -> None:
     text = text.replace("TBS", T)
     assert planned(text).config[path] == (tuple(value) if isinstance(value, list) else value)
@@ -259,10 +245,7 @@ def test_good(text: str, path: str, value: Any) -> None:
 # ---- what is broken: the whole line that is said ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    table(__file__, "broken"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "says"), table(__file__, "broken"))
 def test_broken(text: str, says: str) -> None:
     with pytest.raises(UsageError) as refused:
         planned(text.replace("TBS", T))
@@ -270,10 +253,7 @@ def test_broken(text: str, says: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "typed", "says"),
-    table(__file__, "an_option_that_contradicts"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "typed", "says"), table(__file__, "an_option_that_contradicts"))
 def test_an_option_that_contradicts(text: str, typed: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as refused:
         planned(text.replace("TBS", T), **typed)
@@ -285,10 +265,7 @@ def test_sections_that_watch_have_a_line_if_they_are_on() -> None:
     assert note == "wandb has no effect here, because it watches a run and changes nothing in it"
 
 
-@pytest.mark.parametrize(
-    ("key", "guess"),
-    table(__file__, "a_key_that_nobody_knows_has_a_line_and_no_wrong_guess"),
-)
+@pytest.mark.parametrize(("key", "guess"), table(__file__, "a_key_that_nobody_knows_has_a_line_and_no_wrong_guess"))
 def test_a_key_that_nobody_knows_has_a_line_and_no_wrong_guess(key: str, guess: str) -> None:
     [note] = planned(f'{{{T}, "{key}": 2}}').notes
     assert note == f"{key} has no effect here, and none in DeepSpeed, which does not know it{guess}"

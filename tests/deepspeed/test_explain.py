@@ -125,10 +125,7 @@ def test_the_command_line_is_one_for_a_shell(tmp_path: Path) -> None:
     assert words.splitlines()[words.splitlines().index("--disk") + 1] == str(disk)
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    table(__file__, "estimates_are_deepspeeds"),
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "says"), table(__file__, "estimates_are_deepspeeds"))
 def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
@@ -180,10 +177,7 @@ def test_strategies_are_stages(tmp_path: Path, strategy: str) -> None:
     assert accelerate.load(str(file))[0].config["zero_optimization"] == {"stage": 2}
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    table(__file__, "fsdp_has_a_chapter_of_its_own"),
-)
+@pytest.mark.parametrize(("said", "words"), table(__file__, "fsdp_has_a_chapter_of_its_own"))
 def test_fsdp_has_a_chapter_of_its_own(tmp_path: Path, said: str, words: str) -> None:
     text = explained(tmp_path, f"distributed_type: FSDP\nfsdp_config: {{{said}}}", name="a.yaml")
     assert "The chapter: minidist/fsdp.py" in text
@@ -197,10 +191,7 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
     assert "bf16.enabled = true" in explained(tmp_path, outer, name="outer.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    table(__file__, "broken_yaml"),
-)
+@pytest.mark.parametrize(("text", "says"), table(__file__, "broken_yaml"))
 def test_broken_yaml(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
         explained(tmp_path, text, name="a.yaml")
@@ -221,10 +212,7 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
         main(["explain", str(tmp_path / "c.json"), "--ranks", "100"])
 
 
-@pytest.mark.parametrize(
-    ("said", "ranks", "says"),
-    table(__file__, "what_makes_a_batch_too_small_is_named"),
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "ranks", "says"), table(__file__, "what_makes_a_batch_too_small_is_named"))
 def test_what_makes_a_batch_too_small_is_named(tmp_path: Path, said: dict[str, int], ranks: int, says: str) -> None:
     (tmp_path / "c.json").write_text(json.dumps(said))
     with pytest.raises(UsageError) as error:
@@ -429,15 +417,9 @@ def test_axes_divide_what_they_should(tmp_path: Path) -> None:
     )
     assert re.search(r"^  context +.*ulysses|^  context .* [\d.]+", context, re.MULTILINE)
     assert re.search(r"^  tensor .* [\d.]+", tensor, re.MULTILINE)
+    three = file.replace("AXIS", '"tensor_parallel": {"autotp_size": 3}').replace("4,", "3,", 1)
     with pytest.raises(UsageError, match="3 tensor ranks cannot divide 32 heads"):
-        explained(
-            tmp_path,
-            file.replace("AXIS", '"tensor_parallel": {"autotp_size": 3}').replace("4,", "3,", 1),
-            "--model",
-            "llama2-7b",
-            "--ranks",
-            "3",
-        )
+        explained(tmp_path, three, "--model", "llama2-7b", "--ranks", "3")
 
 
 def test_what_depends_on_a_width_that_parameters_do_not_say(tmp_path: Path) -> None:

@@ -45,10 +45,7 @@ def test_what_starts_from_rounded_numbers_agrees_within_what_they_stand_for() ->
     """46 % printed: from 45.5 to 46.5. A rate of 142 teraFLOP/s: 141.5 to 142.5, 45.35 to 45.67 % of 312."""
     value, bounds = from_rounded(lambda rate: 100 * rate / 312, "142")
     assert (round(value, 2), *(round(end, 2) for end in bounds)) == (45.51, 45.35, 45.67)
-    printed = [
-        text for text in ("44", "45", "46", "47")
-        if Figure("a", "b", text, "%", "c", value, decimals(0), bounds=bounds).agrees()
-    ]  # fmt: skip
+    printed = [n for n in ("44", "45", "46", "47") if Figure("a", "b", n, "%", "c", value, bounds).agrees()]
     assert printed == ["45", "46"]
     assert from_rounded(lambda x: -x, "2,100.50")[1] == (-2100.505, -2100.495)
 

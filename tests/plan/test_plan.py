@@ -73,10 +73,20 @@ def test_the_search_leaves_out_nothing(wanted: Wanted) -> None:
             assert rows[choice].held == need
             slow.memo.clear()
             assert rows[choice].seconds == slow.row(choice).seconds
+            assert rows[choice].sent == sum(max(along.nbytes) for along in sent(ask(wanted, choice)).values())
     assert tried == fit + sum(found.left_out.values())
     assert all(found.left_out[reason] > 0 for reason in (CONTEXT, STATES, ACTIVATIONS))
     steps = [row.seconds.step for row in found.rows]
     assert all(one < (1 + SAME) * other for one, other in pairwise(steps))
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_what_a_row_sends_does_not_depend_on_the_rows_before(zero: int) -> None:
+    """Not even if the first has one micro-batch, with which nothing is sent several times."""
+    evaluator = Evaluator(WANTED, CLUSTER)
+    for choice in (Choice(2, 4, zero=zero, rows=rows) for rows in (4, 1, 2)):
+        asked = ask(WANTED, choice)
+        assert evaluator.row(choice).sent == sum(max(along.nbytes) for along in sent(asked).values())
 
 
 @pytest.mark.parametrize("most", [300, 10])
@@ -488,10 +498,7 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {"memory", "sent", "mfu", "micro_batches"} <= report["rows"][0].keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    table(__file__, "errors_are_one_line"),
-)
+@pytest.mark.parametrize(("line", "says"), table(__file__, "errors_are_one_line"))
 def test_errors_are_one_line(
     line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from minidist import UsageError
-from minidist.pp.fit import divisors
+from minidist.pp.options import divisors
 from minidist.programs.chapter import find
 
 CHAPTERS = ("pipeline", "parallel3d")
