@@ -78,7 +78,7 @@ def mebibytes(elements: float) -> float:
 
 
 def printed(cell: str, number: str, unit: str, formula: str, value: float) -> Figure:
-    return Figure("PowerSGD table 3", cell, number, unit, formula, value, decimals(0))
+    return Figure("PowerSGD table 3", cell, number, unit, formula, value, decimals(0), "a second source")
 
 
 DENSE = printed("SGD, sent in an epoch", "1023", "MB", "4·24·Ψ/2²⁰", mebibytes(ELEMENTS))
