@@ -30,7 +30,7 @@ from minidist.papers import korthikanti, palm, ptd
 from minidist.papers.decoder import MIXTURE
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
-from minidist.plan.traffic import on_a_host, size_of, within_layers
+from minidist.plan.traffic import data_volumes_along, on_a_host, size_of, within_layers
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
 
@@ -243,3 +243,10 @@ def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     elements = (volume.width * max(volume.elements) for volume in along["tied"])
     links = sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements)
     return Messages(max(0.0, links - stage.backward), links)
+
+
+def step_time(cluster: Cluster, asked: Asked) -> float:
+    """Seconds of a step."""
+    stage, along = slowest(cluster, asked), data_volumes_along(asked)
+    data, tied = (of(cluster, asked, along, stage) for of in (data_time, tied_time))
+    return of_step(cluster, asked, stage, Messages(data.waits + tied.waits, data.links + tied.links))[0].step
