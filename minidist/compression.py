@@ -112,12 +112,13 @@ class OneBitAdam(AdamW):
 def sum_largest(comm: Comm, flat: Flat, x: Array, density: float) -> tuple[Array, Array]:
     """DGC's sparse sum: each rank sends its ⌈density·Ψ⌉ largest elements, with their places."""
     k = math.ceil(density * flat.size)
-    chosen = np.argpartition(abs(x[: flat.size]), flat.size - k)[flat.size - k :].astype(np.int32)
+    chosen = np.argpartition(abs(x[: flat.size]), flat.size - k)[flat.size - k :]
+    largest = np.empty(k, [("place", np.int32), ("value", x.dtype)])  # one message has both
+    largest["place"], largest["value"] = chosen, x[chosen]
     with comm.phase("largest"):
-        places = ring.all_gather(comm, chosen, comm.size * k)
-        values = ring.all_gather(comm, x[chosen], comm.size * k)
+        arrived = ring.all_gather(comm, largest.view(np.uint8), comm.size * largest.nbytes).view(largest.dtype)
     total, sent = np.zeros((2, x.size), x.dtype)
-    np.add.at(total, places, values)  # a place may have been chosen by several ranks
+    np.add.at(total, arrived["place"], arrived["value"])  # a place may have been chosen by several ranks
     sent[chosen] = x[chosen]
     return total, sent
 

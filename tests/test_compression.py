@@ -93,7 +93,9 @@ def test_the_largest_are_summed_at_their_places() -> None:
         flat = flat_of(comm, (50,))
         x = drawn(flat, comm.rank)
         x[[7, 8 + comm.rank]] = 100.0, -50.0
-        return sum_largest(comm, flat, x, 2 / 50)[0]
+        total, _ = sum_largest(comm, flat, x, 2 / 50)
+        assert comm.ledger.by_phase() == {"largest": {"bytes": 2 * 2 * (4 + 8), "messages": 2}}
+        return total
 
     for total in run_ranks(be_rank, 3):
         assert np.flatnonzero(total).tolist() == [7, 8, 9, 10]
