@@ -108,8 +108,8 @@ def say_order(measured: Mapping[str, float], expected: Mapping[str, float]) -> N
     wrong = [(a, b) for a, b in pairs if (measured[a] < measured[b]) != (expected[a] < expected[b])]
     rows = "; ".join(f"{name} {1e3 * expected[name]:,.0f}" for name in sorted(expected, key=expected.__getitem__))
     say(f"plan, told how long data parallelism takes at {RATES[0]}, expects these ms at {RATES[-1]}: {rows}.")
-    often = ", ".join(f"{name} ({n})" for name, n in Counter(sum(wrong, ())).most_common(3))
-    where = f" Most of the others are of {often}." if wrong else ""
+    often = "; ".join(f"{name} ({n})" for name, n in Counter(sum(wrong, ())).most_common(3))
+    where = f" Most often in the others: {often}." if wrong else ""
     say(f"{len(pairs) - len(wrong)} of {len(pairs)} pairs are in the measured order.{where}")
 
 
