@@ -8,20 +8,26 @@ Sign: Tang et al., "1-bit Adam", ICML 2021, arXiv 2102.02888, after Seide et al.
 Top-k: Lin et al., "Deep Gradient Compression" (DGC), ICLR 2018, arXiv 1712.01887.
 Low rank: Vogels et al., "PowerSGD", NeurIPS 2019, arXiv 1905.13727.
 
-Data parallelism sends 2Ψ(N-1)/N elements in every step, whatever the wire can carry. All three methods send a rough
-version s of x, which is what is to be summed, and e, the error: e ← x - s is added to what is sent next. This is error
-feedback. All that a rank has ever sent, and its e, are all that it was given.
+Data parallelism sends 2Ψ(N-1)/N elements in every step, whatever the wire can carry. Here a rank sends s, a rough
+version of its gradient g (or of its momentum), and keeps the rest as its error e, for the next step. This is error
+feedback. Nothing is lost: all that a rank has ever sent, plus its e, is the sum of all its g.
 
-    sign      bits of x, and one scale       Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
-    top-k     the k largest |x|: 8 bytes     by all-gather, because ranks choose different ones: (N-1)·8k
-    low rank  P and Q of P Qᵀ ≈ x (m, k)     r(m+k) elements in place of mk, summed by all-reduces at any N
+    x = g + e        s = compress(x)        e ← x - s
 
-This chapter is long because it has three methods.
+    sign      a bit an element, one scale    Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
+    top-k     the share δ with largest |x|   8 bytes each, with its place; ranks gather all of them: (N-1)·8δΨ
+    low rank  P and Q of P Qᵀ ≈ X (m, k)     r(m+k) elements in place of mk, summed by all-reduces at any N
+
+In top-k, ranks choose different elements, so a ring cannot add them on their way. It sends Nδ times the bytes of a
+float32 ring: at δ = 0.001, 1,000 ranks save nothing. DGC's own ratio (section 4.1) counts what one rank sends, once.
+
+Feedback pays: with --no-feedback, a small GPT's validation loss after 200 steps was worse by 0.62 with signs, by 0.35
+with top-k and by 0.21 with low rank, in the mean of 5 seeds on 4 ranks. Standard errors were 0.04, 0.01 and 0.04.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -35,49 +41,41 @@ from minidist.nn.layers import Unit
 from minidist.nn.optim import AdamW, clipping_factor, sum_of_squares
 from minidist.nn.tensor import Array, Parameter
 
-
-class Compressor(Protocol):
-    """How arrays are summed over ranks that send only a part of them."""
-
-    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
-        """Send a part of x (padded,); returns the sum of what the ranks have sent, and what of it is this rank's."""
-        ...
+# Sends a part of x (padded,); returns the sum of what all ranks have sent, and what this rank has: (total, sent).
+Compressor = Callable[[Comm, Flat, Array], tuple[Array, Array]]
 
 
 # ---- one bit ---------------------------------------------------------------------------------------------------------
 
 
-class Sign:
+def sum_signs(comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
     """1-bit Adam's compressed all-reduce: all-to-all of packed signs, a sum, all-gather of the sum's own signs."""
-
-    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
-        c = x.size // comm.size  # elements of a chunk
-        mine = slice(comm.rank * c, (comm.rank + 1) * c)
-        scale, positive = in_one_bit(x, flat.size)
-        with comm.phase("signs"):  # a row for each rank: (N, ⌈c/8⌉) bytes
-            arrived = ring.all_to_all(comm, np.packbits(positive.reshape(comm.size, c), axis=1))
-        with comm.phase("scales"):
-            scales = ring.all_gather(comm, np.array([scale], x.dtype), comm.size)
-        chunk = np.sum([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)], axis=0)
-        chunk[max(0, flat.size - mine.start) :] = 0  # what pads the Flat
-        scale_of_sum, positive_sum = in_one_bit(chunk, flat.size - mine.start)
-        packed = np.packbits(positive_sum)
-        with comm.phase("signs"):
-            arrived = ring.all_gather(comm, packed, comm.size * packed.size).reshape(comm.size, -1)
-        with comm.phase("scales"):
-            scales = ring.all_gather(comm, np.array([scale_of_sum], x.dtype), comm.size)
-        total = np.concatenate([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)])
-        sent = scale * np.where(positive, 1, -1).astype(x.dtype)
-        sent[mine] -= chunk - total[mine]  # the rest of a sum is left to the rank that made it
-        total[flat.size :] = sent[flat.size :] = 0
-        return total, sent
+    c = x.size // comm.size  # elements of a chunk
+    mine = slice(comm.rank * c, (comm.rank + 1) * c)
+    scale, positive = in_one_bit(x, flat.size)
+    with comm.phase("signs"):  # a row for each rank: (N, ⌈c/8⌉) bytes
+        arrived = ring.all_to_all(comm, np.packbits(positive.reshape(comm.size, c), axis=1))
+    with comm.phase("scales"):
+        scales = ring.all_gather(comm, np.array([scale], x.dtype), comm.size)
+    chunk = np.sum([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)], axis=0)
+    chunk[max(0, flat.size - mine.start) :] = 0  # padding
+    scale_of_sum, positive_sum = in_one_bit(chunk, flat.size - mine.start)
+    packed = np.packbits(positive_sum)
+    with comm.phase("signs"):
+        arrived = ring.all_gather(comm, packed, comm.size * packed.size).reshape(comm.size, -1)
+    with comm.phase("scales"):
+        scales = ring.all_gather(comm, np.array([scale_of_sum], x.dtype), comm.size)
+    total = np.concatenate([s * signs(bits, c) for s, bits in zip(scales, arrived, strict=True)])
+    sent = scale * np.where(positive, 1, -1).astype(x.dtype)
+    sent[mine] -= chunk - total[mine]  # what the sum loses as signs stays in the error of the rank that added it up
+    total[flat.size :] = sent[flat.size :] = 0
+    return total, sent
 
 
 def in_one_bit(x: Array, size: int) -> tuple[float, Array]:
-    """The absolute value with which all elements together keep the norm of x, and which elements are positive. At most
-    `size` are no padding. What is zero within rounding counts as positive: else the order of sums would decide."""
-    real = min(x.size, size)
-    scale = math.sqrt(sum_of_squares(x) / real) if real > 0 else 0.0
+    """The scale with which signs have the norm of x, and which elements are positive. Elements from `size` on are
+    padding. Zero within rounding counts as positive: otherwise the order in which ranks were added would decide."""
+    scale = math.sqrt(sum_of_squares(x) / max(1, min(x.size, size)))
     return scale, x >= -1e-6 * scale
 
 
@@ -89,7 +87,7 @@ def signs(bits: Array, size: int) -> Array:
 @dataclass(frozen=True)
 class OneBitAdam(AdamW):
     """Adam without bias corrections, whose variance can be frozen (algorithm 1). Momentum is linear in the gradients:
-    a rank can send its part of it. The variance is not, and the step divides by it: signs alone would ruin it."""
+    a rank can send its part as signs. The variance is not, and the step divides by it: a single value would not do."""
 
     def update(
         self, param: Array, grad: Array, state: list[Array],
@@ -102,9 +100,9 @@ class OneBitAdam(AdamW):
         self.update_frozen(param, self.beta1 * m + (1 - self.beta1) * g, state, lr, decayed)
 
     def update_frozen(self, param: Array, momentum: Array, state: list[Array], lr: float, decayed: int) -> None:
-        """The same, with the variance as it is, and the momentum that the ranks have summed."""
+        """The same with the variance as it is, and with the momentum that the ranks have summed."""
         m, v = state
-        seen = np.sqrt(v) > self.eps  # where no gradient ever came, the sign of a momentum is that of rounding
+        seen = np.sqrt(v) > self.eps  # a sign is never 0: an element without any gradient would move, too
         m[...] = np.where(seen, momentum, 0)
         param[:decayed] *= 1 - lr * self.weight_decay
         param -= lr * m / (np.sqrt(v) + self.eps)
@@ -113,37 +111,33 @@ class OneBitAdam(AdamW):
 # ---- the largest -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TopK:
+def sum_largest(comm: Comm, flat: Flat, x: Array, density: float) -> tuple[Array, Array]:
     """DGC's sparse sum: each rank sends its ⌈density·Ψ⌉ largest elements, with their places."""
-
-    density: float
-
-    def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
-        k = math.ceil(self.density * flat.size)
-        chosen = np.argpartition(abs(x[: flat.size]), flat.size - k)[flat.size - k :].astype(np.int32)
-        with comm.phase("largest"):
-            places = ring.all_gather(comm, chosen, comm.size * k)
-            values = ring.all_gather(comm, x[chosen], comm.size * k)
-        total, sent = np.zeros((2, x.size), x.dtype)
-        np.add.at(total, places, values)  # a place may have been chosen by several ranks
-        sent[chosen] = x[chosen]
-        return total, sent
+    k = math.ceil(density * flat.size)
+    chosen = np.argpartition(abs(x[: flat.size]), flat.size - k)[flat.size - k :]
+    largest = np.empty(k, [("place", np.int32), ("value", x.dtype)])  # one message has both
+    largest["place"], largest["value"] = chosen, x[chosen]
+    with comm.phase("largest"):
+        arrived = ring.all_gather(comm, largest.view(np.uint8), comm.size * largest.nbytes).view(largest.dtype)
+    total, sent = np.zeros((2, x.size), x.dtype)
+    np.add.at(total, arrived["place"], arrived["value"])  # a place may have been chosen by several ranks
+    sent[chosen] = x[chosen]
+    return total, sent
 
 
 # ---- low rank --------------------------------------------------------------------------------------------------------
 
 
 class LowRank:
-    """PowerSGD's sum (algorithm 1): a step of power iteration on the sum of the ranks' matrices, which needs no matrix:
-    P = Σ X Q, orthogonal columns; Q = Σ Xᵀ P. What is no matrix, or would not become smaller, is summed with P."""
+    """PowerSGD's sum (algorithm 1): a step of power iteration on Σ X, without any rank seeing it. P = Σ (X Q), then
+    made orthogonal; Q = Σ (Xᵀ P); Σ X ≈ P Qᵀ. Vectors, and matrices that would not shrink, are summed with P."""
 
     def __init__(self, rank: int, seed: int) -> None:
         self.rank, self.seed = rank, seed
-        self.q = dict[str, Array]()  # by parameter: from the step before, a good start for the next
+        self.q = dict[str, Array]()  # by parameter: the last step's, a good start for the next
 
     def sum(self, comm: Comm, flat: Flat, x: Array) -> tuple[Array, Array]:
-        total, sent = np.zeros_like(x), x.copy()  # of what is not reduced, all is sent
+        total, sent = np.zeros_like(x), x.copy()  # what has no P and Q is sent whole
         (xs, vectors), (totals, sums), (sents, _) = (self.split(flat, array) for array in (x, total, sent))
         with comm.phase("P and vectors"):
             found = all_reduce_together(comm, [*(m @ self.start(name, m) for name, m in xs.items()), *vectors])
@@ -158,7 +152,7 @@ class LowRank:
         return total, sent
 
     def split(self, flat: Flat, array: Array) -> tuple[dict[str, Array], list[Array]]:
-        """Views of an array (padded,): matrices (m, k) that are reduced, by name; and all other parameters."""
+        """Views of an array (padded,): the matrices (m, k) that get P and Q, by name; and all other parameters."""
         views = flat.views(array)
         matrices = {parameter.name: of.reshape(len(of), -1) for parameter, of in views if self.reduces(parameter)}
         return matrices, [of for parameter, of in views if not self.reduces(parameter)]
@@ -203,7 +197,7 @@ class Compressed(DataParallel):
         momentum: float = 0.0,
         feedback: bool = True,
     ) -> None:
-        """dense: steps before anything is compressed. momentum: DGC's. feedback: whether the error is kept."""
+        """dense: the number of steps before anything is compressed. momentum: DGC's. feedback: whether to keep e."""
         super().__init__(units, settings, comm)
         self.compressor, self.dense, self.momentum, self.feedback = compressor, dense, momentum, feedback
         for flat in self.flats:
@@ -222,8 +216,8 @@ class Compressed(DataParallel):
             super().reduce(flat)
 
     def squares(self) -> float:
-        """No rank knows the sum's norm before the update. Σ over the ranks of each one's own ‖g‖² says whether all are
-        finite: an overflow must not get into the error."""
+        """No rank knows the sum's norm before the update. So each adds up all ranks' own ‖g‖²: that says whether all
+        gradients are finite. An overflow that got into an error would stay there."""
         if not self.compressing:
             return super().squares()
         self.own_squares = sum(sum_of_squares(flat.grad) for flat in self.flats)
@@ -232,7 +226,7 @@ class Compressed(DataParallel):
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
         if not self.compressing:
             return super().update(flat, grad, scale)
-        # A rank clips its own gradient, to a norm that leaves the sum's as it would be: DGC, section 3.2.
+        # A rank clips its own gradient to 1/√N of the limit: N independent ones add up to √N times that (DGC §3.2).
         limit, unit = self.settings.clip / math.sqrt(self.comm.size), 1 / self.loss_scale.scale
         x = grad.astype(flat.master.dtype) * (unit * clipping_factor(math.sqrt(self.own_squares) * unit, limit))
         optimizer = self.settings.optimizer
@@ -252,12 +246,12 @@ class Compressed(DataParallel):
         super().update(flat, total, 1.0)
 
     def send(self, flat: Flat, x: Array) -> tuple[Array, Array]:
-        """Send a part of x and of what was not sent before; returns the ranks' sum, and what of it is this rank's."""
+        """Send a part of x and of what was not sent before; returns the ranks' sum, and this rank's part of it."""
         if not self.feedback:
-            return self.compressor.sum(flat.comm, flat, x)
+            return self.compressor(flat.comm, flat, x)
         error = flat.own["error"]
         error += x
-        total, sent = self.compressor.sum(flat.comm, flat, error)
+        total, sent = self.compressor(flat.comm, flat, error)
         error -= sent
         return total, sent
 

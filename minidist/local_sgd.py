@@ -8,7 +8,8 @@ Douillard et al., "DiLoCo: Distributed low-communication training of language mo
 
 In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elements for that. Here rank r follows the mean
 gradient of its own rows, and sends nothing for H steps. Then θ becomes the mean of the ranks' θᵣ: 2Ψ(N-1)/N elements.
-The price is that ranks drift apart in between: losses are not those of serial training.
+The price is that ranks drift apart in between: losses are not those of serial training. DiLoCo's "500 times less" is
+its H, and counts averagings. In bytes it is 250 times: parameters travel in float32, gradients could in 16 bits.
 
 DiLoCo (algorithm 1) treats how far the mean has moved since the last averaging as a gradient, Δ = θ - mean θᵣ. SGD with
 Nesterov momentum follows it (section 3.1): v ← μ v + Δ, θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 that is the mean.

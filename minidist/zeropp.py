@@ -4,16 +4,22 @@
 
 Wang et al., "ZeRO++: Extremely efficient collective communication for giant model training", 2023, arXiv 2306.10209.
 
-ZeRO-3 gathers parameters twice and reduces gradients once: 3M bytes, M = 2Ψ, and between hosts links are slow. Three
-changes (section 3), each for one of these. W ranks are on hosts of G:
+ZeRO-3 gathers parameters twice and reduces gradients once: 3M bytes, M = 2Ψ. Links between hosts are slow. W ranks are
+on H hosts of G, and section 3 changes each of the three. What a rank sends:
 
     forward    all-gather in int8, a scale for each block (qwZ)                           M/2 (W-1)/W
-    backward   all-gather within the host, from a second copy that its ranks share (hpZ)  M (G-1)/G    none across
-    gradients  int4: all-to-all within the host, a sum, all-to-all across hosts (qgZ)     M/4 (G-1)/G  M/4G (H-1)/H
+    backward   all-gather within the host, from a second copy that its ranks share (hpZ)  M (G-1)/G
+    gradients  int4: all-to-all within the host (qgZ);                                    M/4 (G-1)/G
+               a sum, and an all-to-all across hosts                                      M/4G (H-1)/H
 
-Blocks are symmetric: x ≈ q·s with whole numbers |q| <= 127, or 7, and s = max |x|/127 of a block (section 3.1). A ring
-would quantize a partial sum at each of its W-1 steps, and every time add an error. Here sums are formed in full
-precision between two quantizations, whatever W is. In one hop, a rank would send M/4 (W-G)/W across: G times as much.
+There are two counts. Along the first ring a host sends M/2, its G ranks together M/4 of gradients: on many hosts 0.75M
+leave one, where ZeRO-3's three rings send 3M. That is the paper's "4 times less". A rank itself sends 1.61M over all of
+its links, where ZeRO-3 sends 2.95M (8 hosts of 8).
+
+A block of elements shares a scale s, and x ≈ q·s with whole numbers q (section 3.1). |q| <= 127 and s = max |x|/127;
+in int4, 7 in place of 127. A ring would round a partial sum at each of its W-1 steps, and add an error each time. Here
+sums are formed in full precision, between two roundings, whatever W is. In one hop, a rank would send M/4 (W-G)/W
+across: G times as much. Vectors are rounded, too; DeepSpeed sums them, and what 2W does not divide, uncompressed.
 
 The second copy costs 2Ψ/G bytes a rank, in addition to 16Ψ/W. It is written in the forward, from what has arrived.
 """
@@ -32,7 +38,7 @@ from minidist.zero3 import ZeRO3
 
 
 def quantized(x: Array, block: int, most: int) -> tuple[Array, Array]:
-    """Whole numbers of x (rows, c) from -most to most, int8; and scales (rows, ⌈c/block⌉), float32."""
+    """x (rows, c) as whole numbers from -most to most, int8; and the blocks' scales (rows, ⌈c/block⌉), float32."""
     rows, c = x.shape
     blocks = np.zeros((rows, -(-c // block), block), np.result_type(x, np.float32))
     blocks.reshape(rows, -1)[:, :c] = x
@@ -42,7 +48,7 @@ def quantized(x: Array, block: int, most: int) -> tuple[Array, Array]:
 
 
 def restored(numbers: Array, scales: Array, block: int, dtype: np.dtype) -> Array:
-    """What `quantized` has left of x (rows, c)."""
+    """x (rows, c) again, except what `quantized` has rounded away."""
     return numbers * np.repeat(scales, block, axis=1)[:, : numbers.shape[1]].astype(np.result_type(dtype, np.float32))
 
 
@@ -97,7 +103,8 @@ class ZeROpp(ZeRO3):
 
     def summed(self, comm: Comm, gradient: Array) -> Array:
         """qgZ: this rank's shard of the sum. Rank (host i, place j) is to have shard i·G + j, so slices are put in
-        another order first: for each j of this host, those of the ranks (0, j), (1, j), ... (section 3.3)."""
+        another order first: for each j of this host, those of the ranks (0, j), (1, j), ... (section 3.3). Otherwise
+        the two hops would bring each rank another one's shard."""
         g, c = self.within.size, gradient.size // comm.size
         slices = gradient.reshape(self.hosts, g, c).swapaxes(0, 1).reshape(g, -1)  # (G, H·c)
         here = self.exchanged(self.within, slices, "all-to-all within hosts")

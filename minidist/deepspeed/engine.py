@@ -119,7 +119,7 @@ def engine_of(plan: ConfigPlan, units: list[Unit], settings: Settings, comm: Com
     if plan.second:
         return zeropp.ZeROpp(units, settings, comm, plan.second, ZeROppOptions().block)
     if plan.freeze:
-        return Counting(units, settings, comm, compression.Sign(), plan.freeze)
+        return Counting(units, settings, comm, compression.sum_signs, plan.freeze)
     if plan.nvme:
         swap = swap_file(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, swap)

@@ -1,18 +1,26 @@
 """Which parallelism across which link: layouts of four ranks, run on hosts, next to what their links allow."""
 
+import math
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 from minidist import Stopped
+from minidist.claims.described import described
 from minidist.cli.paths import say_written, write_output
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import number, print_table, say
 from minidist.hosts.network import Network, across, bits, step_of
 from minidist.memory.plot import format_of, pyplot, saved
 from minidist.mpi import output
+from minidist.plan.ties import SAME
+from minidist.plan.time import Cluster, slowest, step_time
+from minidist.programs.chapter import find
 from minidist.system.files import temporary_folder
 
 FOUR, PAIRS = partial(Network, 4), partial(Network, 2, 2)  # hosts with one rank, or two with two
@@ -25,6 +33,11 @@ LAYOUTS = {
     "FSDP without prefetch": (FOUR, "fsdp --backward-prefetch none"),
     "FSDP": (FOUR, "fsdp --forward-prefetch"),
     "hybrid sharding, 2 hosts x 2": (PAIRS, "fsdp --strategy hybrid_shard --ranks-per-host 2 --forward-prefetch"),
+    "ZeRO++, 2 hosts x 2": (PAIRS, "zeropp --ranks-per-host 2"),
+    "Muon, whole matrices": (FOUR, "muon"),
+    "signs of the momentum": (FOUR, "compression --with sign --freeze-step 1"),
+    "top-k, 1 %": (FOUR, "compression --with topk --optimizer sgd --lr 0.1"),
+    "low rank, 2": (FOUR, "compression --with lowrank"),
     "local SGD, 5 steps": (FOUR, "local_sgd --every 5"),
     "pipeline": (FOUR, "pipeline"),
     "context": (FOUR, "context_parallel"),
@@ -35,6 +48,7 @@ LAYOUTS = {
 }
 RUN = "--steps 7 --validate 0 --no-prove --precision fp32"  # the first step is left out
 RATES = ("1gbit", "200mbit", "50mbit")
+NO_FORMULA = ("expert_parallel", "zeropp", "muon", "compression", "local_sgd")  # of their time, in `plan`
 
 
 def run(picture: str | None) -> int:
@@ -45,12 +59,19 @@ def run(picture: str | None) -> int:
         status.show(f"on hosts: {line}", i / len(LAYOUTS))
         found[name] = [measure(network(rate=rate), line) for rate in RATES]
     status.close()
-    print_table("A step of a tiny model on four ranks, on hosts joined by links of a rate", *table_of(found))
+    rows = []
+    for name, values in found.items():
+        pairs = zip(RATES, values, strict=True)
+        cells = [f"{1e3 * took:,.0f}  {took * bits(rate) / 8 / n:5.1f}" for rate, (took, n) in pairs]
+        rows.append([name, number(round(values[0][1] / 1e3)), *cells])
+    title = "A step of a tiny model on four ranks, on hosts joined by links of a rate"
+    print_table(title, "layout", ["KB", *RATES], rows)
     say(
         "KB: of a step across a host's link, in its busier direction, as minidist counts them. Below each rate: ms of a"
         " step, and how many times as long that is as these bytes take at the rate."
     )
     slow = {name: values[-1][0] for name, values in found.items()}
+    say_order(slow, expected(*found["data parallelism"][0]))
     worse, within = slow["tensor"] / slow["data parallelism"], slow["3D, tensor axis within hosts"]
     say(
         f"At {RATES[-1]}, tensor parallelism takes {worse:.1f} times as long as data parallelism, and the 3D layout"
@@ -62,16 +83,34 @@ def run(picture: str | None) -> int:
     return 0
 
 
-def table_of(found: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[str, list[str], list[list[str]]]:
-    """The arguments of `print_table`: the first heading, the others, and the rows."""
-    rows = []
-    for name, values in found.items():
-        cells = [
-            f"{1e3 * took:,.0f}  {took * bits(rate) / 8 / n:5.1f}"
-            for rate, (took, n) in zip(RATES, values, strict=True)
-        ]
-        rows.append([name, number(round(values[0][1] / 1e3)), *cells])
-    return "layout", ["KB", *RATES], rows
+def expected(took: float, nbytes: float) -> dict[str, float]:
+    """Seconds of a step at the slowest rate, by `plan`'s model of time, for the layouts that it knows. took, nbytes: of
+    data parallelism at the fastest rate. The processors are so fast that they compute for what the link leaves."""
+    asked = {}
+    for name, (make, line) in LAYOUTS.items():
+        chapter, *options = shlex.split(f"{line} {RUN}")
+        if chapter not in NO_FORMULA:
+            job = find(chapter).job(options, make().ranks)
+            layout = replace(job.layout, parts=job.layout.parts or (range(job.model.layers + 2),))
+            asked[name] = make(), described(chapter, job, layout, job.vocabulary)
+    ranks = Cluster(4, 0, flops=1, across=bits(RATES[-1]) / 8, ceiling=1)
+    work = slowest(ranks, asked["data parallelism"][1]).work / (took - 8 * nbytes / bits(RATES[0]))
+    return {
+        name: step_time(replace(ranks, flops=work, per_host=1 if at.spread else at.ranks_per_host), of)
+        for name, (at, of) in asked.items()
+    }
+
+
+def say_order(measured: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    """Print what `plan` expects, and which layouts it puts in another order than measured. Some are a tie: its model
+    of time hides all that can be hidden."""
+    pairs = [(a, b) for a, b in combinations(expected, 2) if not math.isclose(expected[a], expected[b], rel_tol=SAME)]
+    wrong = [(a, b) for a, b in pairs if (measured[a] < measured[b]) != (expected[a] < expected[b])]
+    rows = "; ".join(f"{name} {1e3 * expected[name]:,.0f}" for name in sorted(expected, key=expected.__getitem__))
+    say(f"plan, told how long data parallelism takes at {RATES[0]}, expects these ms at {RATES[-1]}: {rows}.")
+    often = "; ".join(f"{name} ({n})" for name, n in Counter(sum(wrong, ())).most_common(3))
+    where = f" Most often in the others: {often}." if wrong else ""
+    say(f"{len(pairs) - len(wrong)} of {len(pairs)} pairs are in the measured order.{where}")
 
 
 def draw(found: Mapping[str, Sequence[tuple[float, float]]], format: str) -> bytes:

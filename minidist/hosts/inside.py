@@ -108,20 +108,16 @@ def make_host(number: int) -> int:
 
 def join(hosts: list[int], spec: dict[str, Any]) -> None:
     """Join the hosts by links with a rate in each direction, and the racks, if there are several, by slower ones."""
-    racks = spec["racks"]
-    lines = [f"link add name {name} type bridge\nlink set {name} up" for name in ("ctl", "spine")]
-    lines += ["link set lo up", "address add 10.1.0.1/16 dev ctl"]
+    racks, apart = spec["racks"], range(spec["racks"] if spec["racks"] > 1 else 0)
     links = [(f"eth{number}", f"port{number}", spec["rate"]) for number in range(len(hosts))]
-    for rack in range(racks if racks > 1 else 0):
-        lines.append(f"link add name rack{rack} type bridge\nlink set rack{rack} up")
-        links.append((f"up{rack}", f"down{rack}", spec["between"]))
-    lines += [f"link add {one} mtu {MTU} type veth peer name {other} mtu {MTU}" for one, other, _ in links]
-    perform("ip", lines)
+    links += [(f"up{rack}", f"down{rack}", spec["between"]) for rack in apart]
+    perform("ip", [f"link add {one} mtu {MTU} type veth peer name {other} mtu {MTU}" for one, other, _ in links])
     for interface in (end for link in links for end in link[:2]):
         switch_off_segmentation(interface)
-    lines = []
-    for rack in range(racks if racks > 1 else 0):
-        lines.append(f"link set up{rack} master rack{rack} up\nlink set down{rack} master spine up")
+    bridges = ["ctl", "spine", *(f"rack{rack}" for rack in apart)]
+    lines = [f"link add name {name} type bridge\nlink set {name} up" for name in bridges]
+    lines += ["link set lo up", "address add 10.1.0.1/16 dev ctl"]
+    lines += [f"link set up{rack} master rack{rack} up\nlink set down{rack} master spine up" for rack in apart]
     for number, host in enumerate(hosts):
         bridge = f"rack{number * racks // len(hosts)}" if racks > 1 else "spine"
         lines.append(f"link set port{number} master {bridge} up\nlink set eth{number} netns {host} name eth0")

@@ -73,7 +73,7 @@ def mebibytes(elements: float) -> float:
 
 
 def printed(cell: str, number: str, unit: str, formula: str, value: float) -> Figure:
-    return Figure("PowerSGD table 3", cell, number, unit, formula, value)
+    return Figure("PowerSGD table 3", cell, number, unit, formula, value, evidence="a second source")
 
 
 DENSE = printed("SGD, sent in an epoch", "1023", "MB", "4·24·Ψ/2²⁰", mebibytes(ELEMENTS))

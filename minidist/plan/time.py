@@ -30,7 +30,7 @@ from minidist.papers import korthikanti, palm
 from minidist.papers.decoder import MIXTURE
 from minidist.papers.models import Model
 from minidist.plan.orders import idle
-from minidist.plan.traffic import boundary_bytes, most_bytes, on_a_host, size_of, within_layers
+from minidist.plan.traffic import boundary_bytes, data_volumes_along, most_bytes, on_a_host, size_of, within_layers
 
 CEILING = 0.58  # set on SC 2021, table 1: `published.fit`
 
@@ -243,3 +243,10 @@ def tied_time(cluster: Cluster, asked: Asked, along: Mapping[str, Sequence[Volum
     elements = (volume.width * max(volume.elements) for volume in along["tied"])
     links = sum(message_time(cluster, asked, "tied", nbytes, 2) for nbytes in elements)
     return Messages(max(0.0, links - stage.backward), links)
+
+
+def step_time(cluster: Cluster, asked: Asked) -> float:
+    """Seconds of a step."""
+    (stage, _), along = slowest(cluster, asked), data_volumes_along(asked)
+    pairs = zip(*(of(cluster, asked, along, stage) for of in (data_time, tied_time)), strict=True)
+    return of_step(cluster, asked, stage, Messages(*map(sum, pairs)))[0].step

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from minidist.cli.fields import flag, option, whole
 from minidist.cli.options import within
 from minidist.cli.shared import Line
 from minidist.command import Job
-from minidist.compression import Compressed, Compressor, LowRank, OneBitAdam, Sign, TopK
+from minidist.compression import Compressed, Compressor, LowRank, OneBitAdam, sum_largest, sum_signs
 from minidist.layout import Layout
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Tokens, micro_batches
@@ -193,8 +194,10 @@ class CompressionChapter(Chapter[CompressionOptions]):
     def make(self, job: Job[CompressionOptions], comm: Any) -> Compressed:
         own = job.own
         made: dict[str, Compressor] = {
-            "sign": Sign(), "topk": TopK(own.density), "lowrank": LowRank(own.rank, job.settings.seed),
-        }  # fmt: skip
+            "sign": sum_signs,
+            "topk": partial(sum_largest, density=own.density),
+            "lowrank": LowRank(own.rank, job.settings.seed).sum,
+        }
         how = own.freeze_step or 0, momentum_of(job), not own.no_feedback
         return Counting(job.units, job.settings, comm, made[own.compressor], *how)
 

@@ -36,6 +36,13 @@ def test_a_paper_is_shown_figure_by_figure_and_why_it_differs(capsys: pytest.Cap
     assert "(2) 148 of 419 is 35.3 %" in out
 
 
+def test_where_a_number_was_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert papers.main(["--paper", "compression"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Read in the paper: 1-bit Adam §1, DGC table 3, DGC §3.3, DGC, abstract." in said
+    assert "Read where others quote the paper: PowerSGD table 3." in said
+
+
 def test_a_number_that_does_not_come_out_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = [replace(llama3.FIGURES[0], printed="8,193"), *llama3.FIGURES[1:]]
     monkeypatch.setattr(llama3, "FIGURES", wrong)

@@ -16,6 +16,7 @@ from minidist.__main__ import main
 from minidist.hosts import compare
 from minidist.hosts.network import Network, Record, account, across, bits, check_programs, step_of
 from minidist.launch import launcher
+from minidist.programs.chapter import find
 
 MARK = "MINIDIST_TEST_HOSTS"  # in the environment of all processes of a test
 ANOTHER_USER = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]  # not root, and without its rights
@@ -229,9 +230,35 @@ def test_the_table_of_layouts(
     row = next(line.split() for line in lines if line.startswith("ZeRO-3"))
     assert row == ["ZeRO-3", "1,000", "16", "2.0", "80", "2.0", "320", "2.0"]
     said = " ".join(lines)
+    assert "plan, told how long data parallelism takes at 1gbit, expects these ms at 50mbit:" in said
     assert "5.0 times as long as data parallelism" in said
     assert "5.0 times as long if its tensor axis crosses" in said
     assert b"<svg" in (tmp_path / "layouts.svg").read_bytes()
+
+
+@pytest.mark.parametrize("name", compare.LAYOUTS)
+def test_each_layout_is_one_that_its_chapter_takes(name: str) -> None:
+    network, line = compare.LAYOUTS[name]
+    chapter, *options = f"{line} {compare.RUN}".split()
+    assert find(chapter).job(options, network().ranks).layout.ranks == 4
+
+
+def test_plan_knows_most_layouts_and_what_slow_links_do_to_them() -> None:
+    found = compare.expected(0.11, 1_265_000)
+    assert len(found) == len(compare.LAYOUTS) - 7
+    assert found["hybrid sharding, 2 hosts x 2"] < found["ZeRO-3"] < found["context"] < found["tensor"]
+    assert found["3D, tensor axis within hosts"] < found["3D, tensor axis across hosts"]
+    assert found["ZeRO-3"] == found["FSDP"] > 8 * 1_897_000 / 50e6
+
+
+def test_two_orders_are_compared_pair_by_pair_without_ties(capsys: pytest.CaptureFixture[str]) -> None:
+    compare.say_order({"a": 1.0, "b": 2.0, "c": 3.0, "d": 0.5}, {"a": 1.0, "b": 3.0, "c": 2.0})
+    assert "a 1,000; c 2,000; b 3,000." in " ".join(capsys.readouterr().out.split())
+    compare.say_order({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 2.5, "b": 3.0, "c": 2.0})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 of 3 pairs are in the measured order. Most often in the others: c (2); a (1); b (1)." in said
+    compare.say_order({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 1.0005})
+    assert capsys.readouterr().out.endswith("0 of 0 pairs are in the measured order.\n")
 
 
 # ---- nothing is left ------------------------------------------------------------------------------------------------
