@@ -113,7 +113,7 @@ def legend(rank: Held, words: Mapping[str, Words]) -> str:
         for kind, one in words.items()
         if getattr(rank, kind)
     ]
-    return f'<p class="legend">{" ".join(parts)} GB</p>'
+    return f'<p class="legend">In GB: {" ".join(parts)}</p>'
 
 
 def memory_table(fullest: Held, words: Mapping[str, Words]) -> str:
