@@ -303,8 +303,8 @@ def test_what_is_printed() -> None:
         f"; {meaning}" in legend for meaning in ("p, K: stages, 2;", "t: tensor ranks, 2;", "W: data ranks, 1 (")
     )
     assert [line.rstrip() for line in done.stdout.splitlines()[-2:]] == [
-        "stage 1  F1F2    B1W1F3B2W2F4B3W3  B4W4",
-        "stage 2    F1B1W1F2B2W2F3B3W3F4B4W4",
+        "stage 0  F0F1    B0W0F2B1W1F3B2W2  B3W3",
+        "stage 1    F0B0W0F1B1W1F2B2W2F3B3W3",
     ]
 
 

@@ -64,10 +64,10 @@ def judge(
     draw: Draw,
     draw_again: Callable[[], Draw],
 ) -> tuple[Array, Array]:
-    """60 slopes: by trial, as finite differences, and from the backward. Each trial draws with draw_again()."""
+    """60 derivatives: by finite differences, each of which draws with draw_again(), and from the backward."""
     random = np.random.default_rng(2)
     _, gradients = loss_and_gradients(matrices, draw)
-    by_trial, found = [], []
+    differences, found = [], []
     for _ in range(60):
         place = tuple(random.integers(0, (len(matrices), *matrices[0].shape)))
         w, index, around = matrices[place[0]], place[1:], []
@@ -75,11 +75,11 @@ def judge(
             w[index] += change
             around.append(loss_and_gradients(matrices, draw_again())[0])
         w[index] += 1e-5
-        by_trial.append((around[0] - around[1]) / 2e-5)
+        differences.append((around[0] - around[1]) / 2e-5)
         found.append(gradients[place[0]][index])
-    return np.array(by_trial), np.array(found)
+    return np.array(differences), np.array(found)
 
 
-def per_cent_off(by_trial: Array, found: Array) -> float:
-    """The length of the difference, as a percentage of the length of the slopes by trial."""
-    return float(100 * np.linalg.norm(found - by_trial) / np.linalg.norm(by_trial))
+def per_cent_off(differences: Array, found: Array) -> float:
+    """The length of the difference, as a percentage of the length of the derivatives by finite differences."""
+    return float(100 * np.linalg.norm(found - differences) / np.linalg.norm(differences))

@@ -123,24 +123,28 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
     show(fig, f"{title}, in {unit}. {' '.join(words)}")
 
 
-def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
-    """Slopes by trial and from a program: where both agree, the point is on the diagonal."""
+def draw_derivatives(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Derivatives by finite differences and from a program: where both agree, the point is on the diagonal."""
     fig, axes = canvas(9.6, 4.2, columns=len(pairs), within=(0.09, 0.99, 0.92, 0.12), gap=0.25)
     words = []
     largest = 1.1 * max(np.abs(both).max() for both in pairs.values())
-    for ax, (name, (by_trial, found)) in zip(axes[0], pairs.items(), strict=True):
+    for ax, (name, (differences, found)) in zip(axes[0], pairs.items(), strict=True):
         ax.plot([-largest, largest], [-largest, largest], color=GREY, lw=1, label="both equal")
         ax.plot(
-            by_trial, found, ".", label="a parameter", color=BLUE if np.allclose(by_trial, found, atol=1e-6) else RED
+            differences,
+            found,
+            ".",
+            label="a parameter",
+            color=BLUE if np.allclose(differences, found, atol=1e-6) else RED,
         )
-        off = np.linalg.norm(found - by_trial) / np.linalg.norm(by_trial)
-        ax.set(xlabel="slope by trial", ylabel="slope from the backward", xlim=(-largest, largest))
+        off = np.linalg.norm(found - differences) / np.linalg.norm(differences)
+        ax.set(xlabel="by a finite difference", ylabel="from the backward", xlim=(-largest, largest))
         ax.set(ylim=(-largest, largest), title=name)
         ax.title.set_fontsize(10)
         ax.locator_params(nbins=5)
         ax.legend(frameon=False, fontsize=9, loc="upper left")
-        words.append(f"{name}: {len(by_trial)} slopes, {100 * off:.0f}% off.")
-    show(fig, "The slopes of some parameters by trial, and from the backward (counted). " + " ".join(words))
+        words.append(f"{name}: {len(differences)} derivatives, {100 * off:.0f}% off.")
+    show(fig, "Some derivatives by finite differences, and from the backward (counted). " + " ".join(words))
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:

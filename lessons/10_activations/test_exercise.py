@@ -60,7 +60,7 @@ def forward_case(submission: Submission, layers: int, k: int, rows: int = ROWS, 
 
 def inputs_of(each: Case, outcome: Outcome) -> list[Array]:
     if "inputs" not in outcome.value:
-        lose(f"On {each.label}: return two things, y and the list of inputs.")
+        lose(f"On {each.label}: return two values, y and the list of inputs.")
     return outcome.value["inputs"]
 
 
@@ -69,7 +69,7 @@ def check_number(each: Case, outcome: Outcome) -> None:
     wanted = range(0, layers, each.arguments["k"])
     if len(inputs) != len(wanted):
         which = ", ".join(map(str, wanted))
-        lose(f"On {each.label}: there are {len(inputs)} inputs, where those of the layers {which} are wanted.")
+        lose(f"On {each.label}: there are {len(inputs)} inputs; those of the layers {which} are wanted.")
 
 
 def check_inputs(each: Case, outcome: Outcome) -> None:
@@ -82,7 +82,9 @@ def check_inputs(each: Case, outcome: Outcome) -> None:
         found = an_array(each, found, f"inputs[{number}]", expected.shape)
         if not same(found, expected):
             known = [i for i, value in enumerate(values) if same(found, value)]
-            instead = f" It is what layer {known[0] - 1} makes." if known and known[0] else " It is x." if known else ""
+            instead = (
+                f" It is the output of layer {known[0] - 1}." if known and known[0] else " It is x." if known else ""
+            )
             lose(f"On {each.label}: inputs[{number}] is not the input of layer {number * k}.{instead}")
 
 
@@ -95,7 +97,10 @@ def test_run_forward(submission: Submission) -> None:
         x, *matrices = each.inputs[0]
         expected = chain(x, matrices)[-1]
         if not same(an_array(each, outcome.value["returned"], "y", expected.shape), expected):
-            lose(f"On {each.label}: y is not what the last layer makes when each gets what the one before it has made.")
+            lose(
+                f"On {each.label}: y is not the output of the last layer. Each layer's input is the output of the one"
+                " before it."
+            )
         check_inputs(each, outcome)
 
 
@@ -119,12 +124,12 @@ def test_run_forward_memory(submission: Submission) -> None:
             if kept > 2:  # this layer's, and perhaps that of the one before, until its name is used again
                 lose(
                     f"On {each.label}: when layer {number} has run, what {kept} layers keep is still held. Of what"
-                    " forward returns take y alone."
+                    " forward returns, keep only y."
                 )
             if made > number // each.arguments["k"] + 3:
                 lose(
-                    f"On {each.label}: when layer {number} has run, {made} arrays that layers have made are held:"
-                    " more than the inputs of segments, this layer's input and what it makes."
+                    f"On {each.label}: when layer {number} has run, {made} outputs of layers are held: more than"
+                    " the inputs of segments, this layer's input and its output."
                 )
     large = forward_case(submission, 12, 4, rows=MANY, measured=True)
     [[outcome]] = submission.run("forward", [large], ["run_forward"])
@@ -134,8 +139,8 @@ def test_run_forward_memory(submission: Submission) -> None:
         if method == "forward" and nbytes > arrays * large.inputs[0][0].nbytes + SLACK:
             lose(
                 f"On {large.label}, an input of {large.inputs[0][0].nbytes:,} bytes: when layer {number} has run,"
-                f" {nbytes:,} bytes are held. With the inputs of segments, this layer's input, what it makes and what"
-                f" it keeps there are no more than {arrays} such arrays. Copies count."
+                f" {nbytes:,} bytes are held. The inputs of segments, this layer's input, its output and what it"
+                f" keeps are no more than {arrays} such arrays. Copies count."
             )
 
 
@@ -157,7 +162,7 @@ def check_gradients(each: Case, outcome: Outcome) -> None:
     if not same(found, expected):
         instead = " It is dy." if same(found, dy) else ""
         lose(
-            f"On {each.label}: the gradient of x is wrong: [0, 0] is {found[0, 0]:.6g}, by moving it up and down"
+            f"On {each.label}: the gradient of x is wrong: [0, 0] is {found[0, 0]:.6g}, by a finite difference"
             f" it is {expected[0, 0]:.6g}.{instead}"
         )
     for number, w in enumerate(matrices):
@@ -174,7 +179,7 @@ def check_segment(submission: Submission, function: str) -> None:
         check_gradients(each, outcome)
 
 
-test_run_segment = part(2, "run_segment: runs again, and goes back", check_segment, "run_segment")
+test_run_segment = part(2, "run_segment: recomputes, then runs the backwards", check_segment, "run_segment")
 
 
 @pytest.mark.points(1, "run_segment: each layer once")
@@ -185,10 +190,10 @@ def test_run_segment_calls(submission: Submission) -> None:
         for method in ("forward", "backward"):
             ran = sum(call[0] == method for call in outcome.value["calls"])
             if ran != layers:
-                lose(f"On {each.label}: {ran} {method}s were run; each layer's once makes {layers}.")
+                lose(f"On {each.label}: {ran} {method}s were run; {layers} are wanted: each layer's once.")
 
 
-@pytest.mark.points(1, "run_segment: forgets what a backward has used")
+@pytest.mark.points(1, "run_segment: drops what a backward has used")
 def test_run_segment_memory(submission: Submission) -> None:
     each = segment_case(submission, 6)
     [[outcome]] = submission.run("segment", [each], ["run_segment"])
@@ -210,8 +215,8 @@ def test_run_segment_memory(submission: Submission) -> None:
         if nbytes > arrays * large.inputs[0][0].nbytes + SLACK:
             lose(
                 f"On {large.label}, an input of {large.inputs[0][0].nbytes:,} bytes: when layer {number}'s backward"
-                f" begins, {nbytes:,} bytes are held. With what {12 - done} layers keep, what all make, and gradients"
-                f" there are no more than {arrays} such arrays: {done} have been used. Copies count."
+                f" begins, {nbytes:,} bytes are held. What {12 - done} layers keep, the outputs of all, and gradients"
+                f" are no more than {arrays} such arrays: {done} have been used. Copies count."
             )
 
 
@@ -242,7 +247,7 @@ def test_run_backward_short(submission: Submission) -> None:
 
 
 def check_segments(each: Case, outcome: Outcome) -> None:
-    """Which layers have run again together, in whatever order."""
+    """Which layers were recomputed together, in whatever order."""
     layers, k = len(each.inputs[0]) - 2, each.arguments["k"]
     found: list[list[int]] = []
     before = ""
@@ -254,10 +259,10 @@ def check_segments(each: Case, outcome: Outcome) -> None:
         before = method
     wanted = [list(range(first, min(first + k, layers))) for first in range(0, layers, k)]
     if sorted(found) != wanted:
-        lose(f"On {each.label}: the segments that have run again are {sorted(found)}; {wanted} are wanted.")
+        lose(f"On {each.label}: the segments that were recomputed are {sorted(found)}; {wanted} are wanted.")
 
 
-@pytest.mark.points(1, "run_backward: no input is there that has been used")
+@pytest.mark.points(1, "run_backward: no input is held that has been used")
 def test_run_backward_memory(submission: Submission) -> None:
     each = backward_case(submission, 10, 2)
     [[outcome]] = submission.run("backward", [each], ["run_backward"])
@@ -268,15 +273,15 @@ def test_run_backward_memory(submission: Submission) -> None:
         if inputs > 5 - done // 2 + 1:  # one more: a variable may still name the last one
             lose(
                 f"On {each.label}: when layer {number}'s backward begins, {inputs} inputs are held; {done // 2} of 5"
-                " segments are done with. Take each input out of the list: inputs.pop()."
+                " segments are done. Take each input out of the list: inputs.pop()."
             )
     begun: set[int] = set()  # segments, in whatever order: another part asks for the right one
     for (method, number, *_), listed in zip(outcome.value["calls"], outcome.value["listed"], strict=True):
         begun.add(number // 2)
         if listed > 5 - len(begun):
             lose(
-                f"On {each.label}: when layer {number}'s {method} has begun, {listed} inputs are in the list, that of"
-                " its own segment among them. Take it out before the segment runs: run_segment(..., inputs.pop(), dy)."
+                f"On {each.label}: when layer {number}'s {method} has begun, {listed} inputs are in the list, also that"
+                " of its own segment. Take it out before the segment runs: run_segment(..., inputs.pop(), dy)."
             )
     if left := outcome.value["left"]:
         lose(f"On {each.label}: {left} inputs are left in the list at the end.")
@@ -303,23 +308,23 @@ def a_key(submission: Submission) -> list[int]:
     return [int(number) for number in submission.random.integers(1, 1000, 2)]
 
 
-@pytest.mark.points(1, "mask: the same one again")
+@pytest.mark.points(1, "mask: the same for the same key and name")
 def test_mask_again(submission: Submission) -> None:
     one = [a_key(submission), "block0.dropout1", [5, 8], 0.5]
     other = [a_key(submission), "block1.dropout1", [5, 8], 0.5]
-    each, outcome = draw_masks(submission, "mask asked for twice, with another one in between", [one, other, one])
+    each, outcome = draw_masks(submission, "two calls of mask, with another one in between", [one, other, one])
     first, _, again = outcome.value["returned"]
     check_varied(each, first)
     if not np.array_equal(first, again):
-        lose(f"On {each.label}: the second time it is another mask, for the same key and name.")
+        lose(f"On {each.label}: the second call returned another mask, for the same key and name.")
     both = Case(2, "mask on 2 ranks", [[one], [one]], {"function": "mask"})
     [outcomes] = submission.run("masks", [both], ["mask"])
     masks = [an_array(both, outcome.value["returned"][0], "the mask", (5, 8)) for outcome in outcomes]
     own = any(outcome.value["moved"] for outcome in outcomes)  # drawn from NumPy's generator: a part of its own asks
     if not own and not np.array_equal(*masks):
         lose(
-            f"On {both.label}: with the same key and name each has another mask. Where do its random numbers begin?"
-            " Python's hash of a text is another number in each process."
+            f"On {both.label}: with the same key and name the ranks return different masks. Where do their random"
+            " numbers begin? Python's hash of a text is another number in each process."
         )
 
 
@@ -340,12 +345,12 @@ def test_mask_differs(submission: Submission) -> None:
         "another name": [[seed, step], "ac", [6, 10], 0.5],
         "a name of the same letters": [[seed, step], "ba", [6, 10], 0.5],
     }
-    each, outcome = draw_masks(submission, "mask asked for several keys and names", [first, *others.values()])
+    each, outcome = draw_masks(submission, "mask for several keys and names", [first, *others.values()])
     plain, *found = outcome.value["returned"]
     check_varied(each, plain)
     for words, mask in zip(others, found, strict=True):
         if np.array_equal(plain, mask):
-            lose(f"On {each.label}: for {words} it is the same mask.")
+            lose(f"On {each.label}: with {words} it is the same mask.")
 
 
 @pytest.mark.points(1, "mask: bool, false with probability p, each element for itself")
@@ -356,7 +361,7 @@ def test_mask_share(submission: Submission) -> None:
         check_bool(each, mask)
         share = 1 - mask.mean()
         if abs(share - p) > 6 * np.sqrt(p * (1 - p) / mask.size):
-            turned = " Is it turned around?" if abs(1 - share - p) < 0.05 else ""
+            turned = " Are true and false exchanged?" if abs(1 - share - p) < 0.05 else ""
             lose(f"On {each.label}: {100 * share:.1f}% of it is false, with p = {p}.{turned}")
         if p == 0.5 and (len(np.unique(mask, axis=0)) < 90 or len(np.unique(mask, axis=1).T) < 90):
             lose(f"On {each.label}: rows or columns are equal: draw each element for itself.")
@@ -370,8 +375,8 @@ def test_mask_alone(submission: Submission) -> None:
 def check_alone(each: Case, outcome: Outcome) -> None:
     if outcome.value["moved"]:
         lose(
-            f"On {each.label}: NumPy's own generator is not as it was: who draws from it next gets other numbers."
-            " Make one for this mask: np.random.default_rng(...)."
+            f"On {each.label}: NumPy's own generator has changed: the next program that draws from it gets other"
+            " numbers. Make a generator for this mask: np.random.default_rng(...)."
         )
 
 
@@ -452,7 +457,7 @@ def test_cut(submission: Submission) -> None:
             if not np.array_equal(outcome.value["x"], x):
                 lose(f"On {each.label}: x was changed.")
             if outcome.nbytes:
-                lose(f"{on(each, rank)} sends {outcome.nbytes} bytes; nothing need be sent.")
+                lose(f"{on(each, rank)} sends {outcome.nbytes} bytes; 0 are wanted.")
 
 
 @pytest.mark.points(1, "cut: a part in memory of its own")
@@ -464,8 +469,8 @@ def test_cut_own(submission: Submission) -> None:
             an_array(each, part, f"rank {rank}'s part", (6,))
         if holds > part.nbytes:
             lose(
-                f"{on(each, rank)}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it"
-                " is there, all of them are: make a copy."
+                f"{on(each, rank)}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as the"
+                " view is held, all of them are held: make a copy."
             )
 
 
@@ -523,7 +528,7 @@ def check_same_mask(submission: Submission) -> None:
     first, of_step, of_layer, again = outcome.value["returned"]
     check_bool(each, first)
     if not np.array_equal(first, again):
-        lose(f"On {label}: asked a second time for the same step and layer, it is another mask.")
+        lose(f"On {label}: the second call returned another mask, for the same step and layer.")
     if np.array_equal(first, of_step) or np.array_equal(first, of_layer):
         lose(f"On {label}: another step, or another layer, has the same mask.")
     if abs(first.mean() - 0.75) > 0.12:
@@ -540,7 +545,7 @@ def check_my_part(submission: Submission) -> None:
         if not np.array_equal(an_array(each, found, f"part {rank}", (3,)), expected):
             lose(f"On {each.label}: part {rank} is not x[{3 * rank}:{3 * rank + 3}].")
     if not all(outcome.value["own"]):
-        lose(f"On {each.label}: the part is a view of x. As long as it is there, all of x is: make a copy.")
+        lose(f"On {each.label}: the part is a view of x. As long as the view is held, all of x is held: make a copy.")
 
 
 GAPS = gaps(globals(), "kept_bytes", "same_mask", "my_part") | {"again": partial(check_segment, function="again")}

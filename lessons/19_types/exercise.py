@@ -8,15 +8,15 @@ Fill in the four functions; `pytest lessons/19_types` says how many points they 
     "P"  partial      the ranks' values are summands: their sum is still due              its gradient is "R"
 
 An operation is "add" (a sum), "linear" (a product: linear in each operand), or another one, such as "gelu", "norm" or
-"attention", which is not linear. A collective is a pair: what the forward calls, and what the backward calls: "" or
-"all-reduce", "all-gather", "reduce-scatter", "all-to-all". Without a collective, ("", ""), it takes one operand and
-returns it.
+"attention", which is not linear. A collective is a pair: what the forward calls, and what the backward calls. Each is
+"all-reduce", "all-gather", "reduce-scatter", "all-to-all", or "" for nothing. The pair ("", "") is no collective: its
+result is its operand.
 
 A program is a list of lines (result, operation, operands), as in
 
     [("a", ("", "all-reduce"), ["x"]), ("h", "linear", ["a", "w"]), ("y", "gelu", ["h"])]
 
-and `given` has the types of what no line makes: {"x": "I", "w": "V"}.
+and `given` has the types of the tensors that no line makes: {"x": "I", "w": "V"}.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,18 @@ def join(types: Sequence[str], operation: str) -> str:
     """The type of an operation's result, from those of its operands. Raises Mismatch if they do not go together.
 
     R and V make V. I goes with I alone. A sum of P needs P in all operands. A product of P needs R in all others.
-    What is not linear takes no P. Equal types other than P make the same type.
+    The result of both is P. An operation that is not linear takes no P. Equal types other than P make the same type.
     """
     raise NotImplementedError
 
 
 def collective(forward: str, backward: str, operand: str) -> str:
-    """The type of what a collective makes of an operand. Raises Mismatch for a pair or an operand that is wrong.
+    """The type of a collective's result, from that of its operand. Raises Mismatch for a pair or an operand that is
+    wrong.
 
-    There are eight pairs. Two end in I, three in R, three in V. Wherever the forward sums, P is due, and V is taken for
-    P. A collective that does nothing in the forward takes I. Derive each: is the result the same on all ranks? If so,
-    what does the backward take: parts of a gradient, which it sums, or the whole gradient?
+    Eight pairs have a type: two result in I, three in R, three in V. Where the forward sums, the operand is P; V may
+    stand for P. A collective that does nothing in the forward takes I. All others take V. Derive each result: is it
+    the same on all ranks? If so, what does the backward get: parts of a gradient, which it sums, or the whole gradient?
     """
     raise NotImplementedError
 

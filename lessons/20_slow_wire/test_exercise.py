@@ -78,14 +78,25 @@ def check_half(submission: Submission) -> None:
 
 
 def check_odd(submission: Submission) -> None:
-    """Short last blocks, and blocks of zeros. How numbers are rounded is asked elsewhere."""
+    """Short last blocks, and blocks of zeros. How numbers are rounded, and the scales of other blocks, are asked
+    elsewhere."""
     cases = quantize_cases(submission, [(2, 21, 8, 7), (3, 5, 16, 127), (2, 17, 4, 127)])
     for each in cases:
         x, block, _ = each.inputs[0]
         x[0, :block] = 0
+        x[1:, x.shape[1] // block * block :] *= 0.1  # nothing else of the row is as small
     for each, [outcome] in by_case(submission, "call", cases, ["quantize"]):
-        x, block, _ = each.inputs[0]
+        x, block, most = each.inputs[0]
         found, scales, of_element = quantized(each, outcome)
+        begins = np.arange(0, x.shape[1], block)
+        wanted = np.maximum.reduceat(abs(x), begins, axis=1) / most
+        wrong = ~np.isclose(scales, wanted, rtol=1e-5)
+        if len(begins) > 1 and wrong[:, -1].any() and not wrong[:, :-1].any():
+            i, last = int(wrong[:, -1].argmax()), len(begins) - 1
+            lose(
+                f"On {each.label}: block {last} of row {i} is a short one, x[{i}, {begins[-1]}:]. Its scale is"
+                f" {scales[i, -1]:.5g}; its largest |x| divided by {most} is {wanted[i, -1]:.5g}."
+            )
         if scales[0, 0] != 0 or found[0, :block].any():
             lose(f"On {each.label}: the first block has zeros alone. Its scale and its numbers are to be 0.")
         if np.any(abs(x - found * of_element) > 1.01 * of_element + 1e-12):
@@ -149,7 +160,7 @@ def check_bytes(each: Case, rank: int, found: Any, parts: Sequence[Array], nbyte
     """That a rank has sent as many bytes as are wanted, for a result that has to do with the sum."""
     total = np.sum(parts, axis=0)
     found = an_array(each, found, f"rank {rank}'s result", total.shape)
-    if float(np.vdot(found, total)) < 0.6 * float(np.linalg.norm(found) * np.linalg.norm(total)):
+    if not np.vdot(found, total) > 0.6 * np.linalg.norm(found) * np.linalg.norm(total):  # nor zeros or nan
         lose(f"{on(each, rank)} returned what is not near the sum: bytes are only counted of a sum.")
     if nbytes != wanted:
         lose(f"{on(each, rank)} sent {nbytes:,} bytes; {wanted:,} are wanted: {why}.")
@@ -189,6 +200,8 @@ def check_waiting(submission: Submission) -> None:
             lose(f"On {each.label}: compress was called {len(outcome.value['got'])} times in a step; once is wanted.")
         mistakes = {"It is x alone: what was not sent before will never be.": x, "The error is subtracted.": x - error}
         check_array(each, outcome.value["got"][0], "what compress gets", x + error, mistakes)
+        mistakes = {"It was not compressed.": x + error}
+        check_array(each, outcome.value["sent"][0], "what was sent", kept(x + error, each.arguments["k"]), mistakes)
 
 
 # ---- the largest -----------------------------------------------------------------------------------------------------
@@ -257,7 +270,8 @@ def top_k_case(submission: Submission, n: int, size: int, k: int, momentum: floa
 
 
 def trained_top_k(each: Case, masks: str = "both") -> tuple[list[Array], list[list[float]]]:
-    """(total, the ranks' losses) of each step. masks: what is 0 where something was sent: "both", or one alone."""
+    """(total, the ranks' losses) of each step. masks: what is 0 where a rank has sent: "both", or one alone; or both
+    where any of "all ranks" has."""
     targets, weights = (np.array([of[i] for of in each.inputs]) for i in (0, 1))
     parameters, velocity, error = np.zeros(targets.shape[1]), np.zeros_like(targets), np.zeros_like(targets)
     totals, losses = list[Array](), list[list[float]]()
@@ -265,8 +279,9 @@ def trained_top_k(each: Case, masks: str = "both") -> tuple[list[Array], list[li
         velocity = each.arguments["momentum"] * velocity + weights * (parameters - targets) / each.n
         error = error + velocity
         sent = np.array([kept(x, each.arguments["k"]) for x in error])
-        error = np.where(sent != 0, 0, error) if masks != "velocity" else error
-        velocity = np.where(sent != 0, 0, velocity) if masks != "error" else velocity
+        chosen = sent.any(axis=0) if masks == "all ranks" else sent != 0
+        error = np.where(chosen, 0, error) if masks != "velocity" else error
+        velocity = np.where(chosen, 0, velocity) if masks != "error" else velocity
         totals.append(sent.sum(axis=0))
         parameters = parameters - each.arguments["lr"] * totals[-1]
         losses.append([float(np.sum(w * (parameters - t) ** 2) / 2) for t, w in zip(targets, weights, strict=True)])
@@ -278,8 +293,9 @@ def check_top_k(submission: Submission) -> None:
     for each, outcomes in by_case(submission, "train_top_k", cases, ["top_k_step"]):
         totals, losses = trained_top_k(each)
         others = {
-            "the velocity is not 0 where something was sent, and pushes once more": trained_top_k(each, "error"),
-            "the error is not 0 where something was sent, and is sent again": trained_top_k(each, "velocity"),
+            "the velocity is not 0 where this rank has sent, and pushes once more": trained_top_k(each, "error"),
+            "the error is not 0 where this rank has sent, and is sent again": trained_top_k(each, "velocity"),
+            "error and velocity are 0 also where only other ranks have sent": trained_top_k(each, "all ranks"),
         }
         for rank, outcome in enumerate(outcomes):
             if outcome.value["changed"]:
@@ -313,10 +329,13 @@ def check_outer(submission: Submission) -> None:
         cases.append(Case(n, of, inputs, {"lr": lr, "momentum": momentum}))
     for each, rank, outcome in by_rank(submission, "outer", cases, ["outer_step"]):
         lr, momentum = each.arguments["lr"], each.arguments["momentum"]
-        start, velocity = each.inputs[0][2], each.inputs[0][3]
+        first, velocity = each.inputs[0][2], each.inputs[0][3]
+        start = first
         for step, (found, found_velocity) in enumerate(outcome.value["after"]):
             here = [start + of[1][step] for of in each.inputs]
             delta = start - np.mean(here, axis=0)
+            since = first - np.mean(here, axis=0)
+            from_first = first - lr * (since + momentum * (momentum * velocity + since))
             velocity = momentum * velocity + delta
             outer = lr * (delta + momentum * velocity)
             apart = here[rank] - np.mean(here, axis=0)
@@ -327,6 +346,7 @@ def check_outer(submission: Submission) -> None:
                 "It is a step from the mean, not from where the inner steps began.": np.mean(here, axis=0) - outer,
                 "It is a step away from the mean: delta has the wrong sign.": start + outer,
                 "The momentum looks back, not ahead (Nesterov).": start - lr * velocity,
+                "It is a step from where the first inner steps began: start was not set to the new ones.": from_first,
             }
             start = start - outer
             name = f"after step {step + 1} rank {rank}'s"

@@ -98,7 +98,7 @@ def version_claims(run: Run) -> list[Claim]:
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
     made = [work_claim(run)]
     if (m == 1 or schedule == "2bw") and not pipe.replicas:  # PipeDream: an update for each minibatch
-        formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
+        formula = {"pipedream": "n-1-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
         delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in run.stages]
         found, promised, behind = [], [], []
         for stage, counts in zip(run.stages, run.counted, strict=True):
@@ -110,7 +110,7 @@ def version_claims(run: Run) -> list[Claim]:
                 of_rank.append(updates_made[k] - found[-1])
             behind.append(max(of_rank))
         made.append(on_each_rank(source, "updates late", formula, delays, behind, "updates"))
-        formula = {"pipedream": "t-n+i", "vertical-sync": "t-n+1", "2bw": "max(⌊(k-1)/m⌋-1, 0)"}[schedule]
+        formula = {"pipedream": "t-n+1+i", "vertical-sync": "t-n+1", "2bw": "max(⌊k/m⌋-1, 0)"}[schedule]
         letter = "k" if schedule == "2bw" else "t"
         made.append(on_each_rank(source, f"version, every {letter}", formula, promised, found, "updates"))
     return made
@@ -123,9 +123,9 @@ def in_flight_claims(run: Run) -> list[Claim]:
     in_all = pipe.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3", "llama3": "Llama 3 §3.3.2"} | shaped.SOURCES
-    formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
-    formulas |= {"breadth-first": "v·m", "llama3": "2(p-i)+(v-1)N+1"} | shaped.IN_FLIGHT
-    source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
+    formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p-1", "zb-h1": "p", "zb-h2": "2p-1"}
+    formulas |= {"breadth-first": "v·m", "llama3": "2(p-i)+(v-1)N-1"} | shaped.IN_FLIGHT
+    source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i, m)")
     claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
     sizes = pipe.chunks, pipe.contiguous
     promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, *sizes) for stage in run.stages]
@@ -133,7 +133,7 @@ def in_flight_claims(run: Run) -> list[Claim]:
     if not pipelines.filled(schedule, pipe.pp, in_all):
         made = []
     if run.recompute == "full" and (schedule in ("zb-h1", "zb-h2") or not SCHEDULES[schedule].splits):
-        waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
+        waiting = {"zb-h1": "i+1", "zb-h2": "2i+1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
         promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in run.stages]
         made.append(
@@ -200,11 +200,11 @@ def weight_claims(run: Run) -> list[Claim]:
         return made  # the papers give no number for replicas, or for several minibatches to an update
     most = min(updates + 1, pipelines.weight_versions(schedule, pipe.pp, 1))  # the first update leaves at most two
     promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in run.stages]
-    formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
+    formula = {"pipedream": "n-i", "vertical-sync": "n", "2bw": "2"}[schedule]
     made.append(on_each_rank(source, "weight versions", formula, promised, list_counts(run, "versions"), ""))
     p, psi = run.bytes.stored, stored_parameters(run)
     stash = [p * n * (versions - 1) for n, versions in zip(psi, promised, strict=True)]
-    formula = {"pipedream": f"{p}(n-i)Ψi", "vertical-sync": f"{p}(n-1)Ψi", "2bw": f"{p}Ψi"}[schedule]
+    formula = {"pipedream": f"{p}(n-1-i)Ψi", "vertical-sync": f"{p}(n-1)Ψi", "2bw": f"{p}Ψi"}[schedule]
     return [*made, on_each_rank(source, "stashed", formula, stash, list_counts(run, "stash_bytes"), "bytes")]
 
 
@@ -264,7 +264,7 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
     for phase, messages in each.items():
         expected = [number * size for number, size in zip(messages, micro_batch, strict=True)]
         drains = phase == GRADIENT and not SCHEDULES[pipe.schedule].flushes
-        number = "(m+n-i)" if drains else "v·m" if pipe.chunks > 1 else "m"
+        number = "(m+n-1-i)" if drains else "v·m" if pipe.chunks > 1 else "m"
         number = shaped.MESSAGES.get(pipe.schedule, number)
         # The first rank sends no gradients, the last no activations: the table shows one that does.
         order = slice(None, None, -1 if phase == GRADIENT else 1)
@@ -306,16 +306,18 @@ def shared_gradients(run: Run) -> list[int]:
 def letters(run: Run) -> Letters:
     """What the letters of its claims mean."""
     return {
-        **dict.fromkeys(("p", "K", "n", "k"), "stages"),
+        **dict.fromkeys(("p", "K", "n"), "stages"),
         **dict.fromkeys(("PP", "D"), "parts of the model: p, or in a V 2p"),
         "[2|p]": "1 if 2 divides p, otherwise 0",
         "[3∤p]": "1 if 3 does not",
         "r": "ranks of a stage",
-        "i": "one of them, from 1",
+        "i": "one of them, from 0",
         **dict.fromkeys(("m", "M", "N"), "micro-batches"),
         **dict.fromkeys(("v", "V"), "chunks of a stage"),
         "F&B": "F and B that overlap",
         **dict.fromkeys(("F", "B", "W"), "forward, and backward for inputs and for weights, 1 each"),
+        "t": "a minibatch, from 0",
+        "k": "a micro-batch, from 0",
         "Ψ": "parameters",
         "Ψi": "those of a stage",
         "ψ_emb": "of the embedding",

@@ -57,7 +57,7 @@ class StagePeak(NamedTuple):
     """A stage of a measured run, and the formulas."""
 
     cell: Cell
-    stage: int  # from 1
+    stage: int  # from 0
     measured: float
     held: Held
 
@@ -72,7 +72,7 @@ def compare(profile: Profile = MEGATRON) -> list[StagePeak]:
     return [
         StagePeak(cell, stage, peak, of)
         for cell in cells(profile)
-        for stage, (peak, of) in enumerate(zip(cell.peaks, held(ask(cell.wanted, cell.choice)), strict=True), start=1)
+        for stage, (peak, of) in enumerate(zip(cell.peaks, held(ask(cell.wanted, cell.choice)), strict=True))
     ]
 
 

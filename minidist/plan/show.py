@@ -189,7 +189,7 @@ def stages(wanted: Wanted, at: Choice) -> Iterator[str]:
     if at.pp == 1:
         return
     yield "\n stage states stand-ins layers  head transient   total  fullest moment"
-    for stage, of in enumerate(by_stage(ask(wanted, at)), start=1):
+    for stage, of in enumerate(by_stage(ask(wanted, at))):
         kinds = of.states, of.stand_ins, of.activations, of.ends, of.transient
         states, stand_ins, layers, head, transient = (f"{nbytes / GB:.2f}" for nbytes in kinds)
         sizes = f"{stage:6} {states:>6} {stand_ins:>9} {layers:>6} {head:>5} {transient:>9} {of.total / GB:7.2f}"

@@ -1,8 +1,8 @@
-"""An order of work written by hand: "F1 F2 B1 ..." for a stage.
+"""An order of work written by hand: "F0 F1 B0 ..." for a stage.
 
-F, B and W, and the micro-batch from 1. A small letter is the second chunk; F1.3 is the third. If a stage's line has no
-W of a micro-batch, its B also computes the gradient of the weights. F2&B1 is a forward that overlaps with a whole
-backward. Messages are not written: a stage waits for what its work needs, and sends what it has made.
+F, B and W, and the micro-batch, from 0. A small letter is chunk 1; f0.2 is chunk 2. If a stage's line has no W of a
+micro-batch, its B also computes the gradient of the weights. F1&B0 is a forward that overlaps with a whole backward.
+Messages are not written: a stage waits for what its work needs, and sends what it has made.
 """
 
 import re
@@ -44,7 +44,7 @@ def write_order(instructions: Iterable[Instruction]) -> str:
 def read_order(line: str, at: StagePlace) -> Instructions:
     """The instructions of the stage at this place. Raises UsageError for a word that is no work, and for work that is
     there twice, too early or not at all. Only the clock can check what depends on other stages."""
-    stage, words = f"stage {at.stage + 1}", line.replace(",", " ").split()
+    stage, words = f"stage {at.stage}", line.replace(",", " ").split()
     pieces = [[_piece(word, at, stage) for word in both_words.split("&")] for both_words in words]
     done, apart = set[Piece](), {(k, chunk) for (letter, k, chunk), *_ in pieces if letter == "W"}
     for word, (letter, k, chunk) in _each(words, pieces):
@@ -81,11 +81,11 @@ def _instructions(pieces: list[list[Piece]], at: StagePlace, apart: set[tuple[in
 def _piece(word: str, at: StagePlace, stage: str) -> Piece:
     found = WORK.fullmatch(word)
     if not found:
-        raise UsageError(f"{stage}: {word[:20]!r} is no work: write F1, B1 or W1, or f1 of the second chunk")
-    k, chunk = int(found[2]) - 1, int(found[3] or 1 + found[1].islower()) - 1
+        raise UsageError(f"{stage}: {word[:20]!r} is no work: write F0, B0 or W0, or f0 of chunk 1")
+    k, chunk = int(found[2]), int(found[3] or found[1].islower())
     if not _is_own(at, k, chunk):
-        chunks = f"{at.chunks} chunk{'s' * (at.chunks > 1)}"
-        raise UsageError(f"{stage}: there is no {word}: micro-batches are 1 to {at.micro_batches}, and it has {chunks}")
+        has = f"micro-batches are 0 to {at.micro_batches - 1}, and it has {at.chunks} chunk{'s' * (at.chunks > 1)}"
+        raise UsageError(f"{stage}: there is no {word}: {has}")
     return found[1].upper(), k, chunk
 
 

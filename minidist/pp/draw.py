@@ -104,13 +104,13 @@ def draw(which: str, sizes: Sizes, json: str | None) -> int:
             print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
             report[name] = figures(timelines, v)
             overlaps |= any(span.along for timeline in timelines for span in timeline.spans)
-        print("A line is a stage. F1: forward of micro-batch 1; B1: its backward of the input,")
-        print("W1: of the weights. A digit is a number's last; small: later chunks; …: goes on.")
+        print("A line is a stage. F0: forward of micro-batch 0; B0: its backward of the input,")
+        print("W0: of the weights. A digit is a number's last; small: later chunks; …: goes on.")
         if any(SCHEDULES[name].flushes for name in report):
             print("Below: a step's time, where F, B and W take one unit each, and how much of it")
-            print("stages idle; in flight: the most micro-batches that stages 1, 2, ... hold.")
+            print("stages idle; in flight: the most micro-batches that stages 0, 1, ... hold.")
         if overlaps:
-            print("F1&B2 is a forward that overlaps with a backward, W included.")
+            print("F0&B1 is a forward that overlaps with a backward, W included.")
         if not all(SCHEDULES[name].flushes for name in report):
             print("Without a flush, below: each one's version of the weights; |: a new one is made.")
     if json:

@@ -1,7 +1,7 @@
 """The instructions of a schedule, and where in the pipeline the worker stands that follows them.
 
-F, B, W: forward, the gradient of the input, the gradient of the weights. Micro-batches count from 0 here, and from 1 in
-the papers' formulas.
+F, B, W: forward, the gradient of the input, the gradient of the weights. Stages, micro-batches and chunks count from 0,
+as ranks do; in the papers' formulas stages and micro-batches count from 1.
 """
 
 from collections.abc import Iterator
@@ -83,22 +83,21 @@ Instructions = Iterator[Instruction]
 
 
 def name_of(instruction: Instruction) -> str:
-    """An instruction as the papers draw it: F3 is micro-batch 3's forward."""
+    """An instruction as it is drawn: F3 is micro-batch 3's forward."""
     match instruction:
         case Step():
             return "update"
         case Both(ahead, back):
             return f"{name_of(ahead)}&{name_of(back)}"
         case Send(what, k, _) | Receive(what, k, _):
-            return f"{type(instruction).__name__.lower()} {what} {k + 1}"
+            return f"{type(instruction).__name__.lower()} {what} {k}"
         case _:
             return name_of_work(type(instruction).__name__[0], instruction.micro_batch, instruction.chunk)
 
 
 def name_of_work(letter: str, micro_batch: int, chunk: int) -> str:
-    """Letter and micro-batch, counted from 1. A second chunk has a small letter; from the third on, the chunk's
-    number follows: f3.3."""
-    return f"{letter.lower() if chunk else letter}{micro_batch + 1}" + (f".{chunk + 1}" if chunk > 1 else "")
+    """Letter and micro-batch. Chunk 1 has a small letter; from chunk 2 on, the chunk's number follows: f3.2."""
+    return f"{letter.lower() if chunk else letter}{micro_batch}" + (f".{chunk}" if chunk > 1 else "")
 
 
 # ---- where a worker stands -------------------------------------------------------------------------------------------

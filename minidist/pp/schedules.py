@@ -6,7 +6,7 @@ schedules need that (Qi et al. 2023, section 2). B computes the gradient of a st
 for it. W computes the gradient of its weights; no stage waits for W. Other schedules run W right after B, and then
 send.
 
-Micro-batches count from 0 here, and from 1 in the papers' formulas. `minidist/pp/folded.py` has the schedules whose
+Micro-batches count from 0; in the papers' formulas, from 1. `minidist/pp/folded.py` has the schedules whose
 pipeline is folded or crossed; the table of all schedules is at the end of this file.
 """
 

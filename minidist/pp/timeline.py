@@ -33,10 +33,10 @@ class WorkSpan:
 
     @property
     def label(self) -> str:
-        """The span as drawn: letter, and last digit of the micro-batch, counted from 1; small for later chunks."""
+        """The span as drawn: letter, and last digit of the micro-batch; small for later chunks."""
         parts = [("F", self.micro_batch, self.chunk), ("B", *self.along)] if self.along else []
         parts = parts or [(self.letter, self.micro_batch, self.chunk)]
-        return "&".join(f"{x.lower() if chunk else x}{(k + 1) % 10}" for x, k, chunk in parts)
+        return "&".join(f"{x.lower() if chunk else x}{k % 10}" for x, k, chunk in parts)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
     """Print a line for each rank: two columns per unit of time, or one if the line then fits, or if a stage has several
     chunks. A longer timeline, or one that `goes_on`, is cut.
 
-    Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
-    Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
-    the version of the weights below each F and B, and a bar where the next version is made.
+    Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch. Second and later
+    chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has the version of the
+    weights below each F and B, and a bar where the next version is made.
     """
     from rich.text import Text
 
@@ -150,7 +150,7 @@ def tell_idle(timelines: Sequence[Timeline]) -> str:
 def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Sequence[int]]) -> None:
     """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each.
 
-    A slice F3 c2 v1 is micro-batch 3's forward through chunk 2 of the stage, with the weights after 1 update; chunks
+    A slice F3 c1 v1 is micro-batch 3's forward through chunk 1 of the stage, with the weights after 1 update; chunks
     and versions are named if there are several.
     """
     pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
@@ -163,16 +163,16 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
     for rank, timeline in enumerate(timelines):
         pipeline = pipeline_of[rank]
         here = {"pid": pid, "tid": rank + 1}
-        where = f"pipeline {pipeline + 1}, " if len(pipelines) > 1 else ""
+        where = f"pipeline {pipeline}, " if len(pipelines) > 1 else ""
         title = {"name": f"rank {rank} ({where}{timeline.title})"}
         events.append({"ph": "M", "name": "thread_name", **here, "args": title})
         events.append({"ph": "M", "name": "thread_sort_index", **here, "args": {"sort_index": rank}})
         for span in timeline.spans:
-            name = f"{span.letter[0]}{span.micro_batch + 1}"
-            name += f" c{span.chunk + 1}" * with_chunks + f" v{span.version}" * with_versions
+            name = f"{span.letter[0]}{span.micro_batch}"
+            name += f" c{span.chunk}" * with_chunks + f" v{span.version}" * with_versions
             if span.along:
-                name += f" & B{span.along[0] + 1} c{span.along[1] + 1}"
-            what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1, "version": span.version}
+                name += f" & B{span.along[0]} c{span.along[1]}"
+            what = {"micro-batch": span.micro_batch, "chunk": span.chunk, "version": span.version}
             times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
             events.append({"ph": "X", "name": name, "cat": NAMES[span.letter], **here, **times, "args": what})
         for mail in timeline.mail:

@@ -48,8 +48,8 @@ class StageClock:
     def __init__(self, at: StagePlace, stamps: Stamps, costs: dict[str, float], latency: float = 0.0) -> None:
         self.at, self.stamps, self.costs = at, stamps, costs
         self.clock = Clock(latency)
-        replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
-        self.timeline = Timeline(f"stage {at.stage + 1}{replica}")
+        replica = f".{at.replica}" if at.workers(at.stage) > 1 else ""
+        self.timeline = Timeline(f"stage {at.stage}{replica}")
         self.versions: dict[tuple[int, int], int] = {}  # (micro-batch, chunk) -> version that its forward used
 
     def see(self, instruction: Instruction) -> None:
@@ -163,6 +163,6 @@ def tell_deadlock(places: Sequence[StagePlace], waiting: dict[int, Receive]) -> 
         chain.append(rank)
         rank = places[rank].peer(waiting[rank])
     chain = chain[chain.index(rank) :] if rank in chain else chain  # without those that wait for the cycle
-    names = [f"stage {places[one].stage + 1}" for one in [*chain, rank]]
+    names = [f"stage {places[one].stage}" for one in [*chain, rank]]
     waits = [f"{names[i]} in '{name_of(waiting[one])}' for {names[i + 1]}" for i, one in enumerate(chain)]
     return f"deadlock: {', and '.join(waits)}{'' if rank in waiting else ', which has ended'}"

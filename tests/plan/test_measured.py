@@ -80,7 +80,7 @@ def test_the_fullest_moments_are_those_of_the_source() -> None:
         if row.cell.wanted.model.experts:
             assert row.held.moment == "mixture, forward"
         else:
-            assert row.held.moment == ("head" if row.stage == row.cell.choice.pp else "activation")
+            assert row.held.moment == ("head" if row.stage == row.cell.choice.pp - 1 else "activation")
 
 
 @pytest.mark.parametrize("change", [

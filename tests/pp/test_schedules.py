@@ -431,7 +431,7 @@ def run_without_mpi(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-EXPLAINED = "F1&B2 is a forward that overlaps", "Without a flush, below"
+EXPLAINED = "F0&B1 is a forward that overlaps", "Without a flush, below"
 
 
 def test_draws_all_schedules_without_mpi():
@@ -445,8 +445,8 @@ def test_draws_all_schedules_without_mpi():
         if line.split()[:1] and line.split()[0] in SCHEDULES
     }
     assert list(pictures) == list(SCHEDULES)
-    assert pictures["1f1b"][3] == "stage 4        " + "".join(f"F{k}B{k}W{k}" for k in range(1, 9))
-    assert pictures["zb-h1"][0] == "stage 1  F1F2F3F4      B1W1F5B2W2F6B3W3F7B4W4F8B5W5B6W6B7W7B8W8"
+    assert pictures["1f1b"][3] == "stage 3        " + "".join(f"F{k}B{k}W{k}" for k in range(8))
+    assert pictures["zb-h1"][0] == "stage 0  F0F1F2F3      B0W0F4B1W1F5B2W2F6B3W3F7B4W4B5W5B6W6B7W7"
     for name, picture in pictures.items():  # without a flush, a line of versions below each stage's
         stages = picture if SCHEDULES[name].flushes else picture[::2]
         assert all(line.startswith("stage") for line in stages)
@@ -467,8 +467,8 @@ def test_drawing_of_work_that_takes_longer(capsys):
     print_timelines("replicas", [Timeline("one of two", spans), Timeline("alone", alone)])
     heading, two, one = capsys.readouterr().out.splitlines()
     assert heading == "replicas"
-    assert two.rstrip() == "one of two  F1--  B1--W1--"
-    assert one.rstrip() == "alone           F1B1W1"
+    assert two.rstrip() == "one of two  F0--  B0--W0--"
+    assert one.rstrip() == "alone           F0B0W0"
 
 
 def test_drawing_says_what_it_cannot_draw():
@@ -503,7 +503,7 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     (process,) = {event["pid"] for event in events}
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert process not in rows
-    stages = [f"pipeline {i}, stage {stage}" for stage in range(1, p + 1) for i in (1, 2)]
+    stages = [f"pipeline {i}, stage {stage}" for stage in range(p) for i in (0, 1)]
     assert list(rows.values()) == [f"rank {rank} ({stage})" for rank, stage in enumerate(stages)]
 
     slices = [event for event in events if event["ph"] == "X"]
@@ -511,8 +511,8 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     assert len(slices) + 2 * len(both) == 2 * 3 * p * m * v
     assert bool(both) == name.startswith("dualpipe")
     assert len({(event["tid"], event["name"]) for event in slices}) == len(slices)
-    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "zb-v": "F8 c2", "pipedream": "F8 v7"}
-    expected |= {"dualpipe": "F7 c1 & B4 c2", "dualpipe-v": "F8 c1 & B4 c2"}
+    expected = {"1f1b": "F7", "interleaved": "F7 c1", "zb-h2": "F7", "zb-v": "F7 c1", "pipedream": "F7 v7"}
+    expected |= {"dualpipe": "F6 c0 & B3 c1", "dualpipe-v": "F7 c0 & B3 c1"}
     assert expected[name] in {event["name"] for event in slices if event["tid"] == max(rows)}
 
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -540,7 +540,7 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
 def test_a_drawing_explains_what_it_has():
     """Nothing of overlaps and versions of weights where there are none."""
     drawn = run_without_mpi("--draw", "zb-v", "-p", "2", "-m", "4").stdout
-    assert "forward of micro-batch 1" in drawn
+    assert "forward of micro-batch 0" in drawn
     assert "Below: a step's time" in drawn
     assert not any(words in drawn for words in EXPLAINED)
 
@@ -548,7 +548,7 @@ def test_a_drawing_explains_what_it_has():
 def test_a_drawing_without_flush_shows_versions():
     """By hand: PipeDream's last stage updates after each micro-batch and uses the newest; 2BW's, the version before."""
     drawn = run_without_mpi("--draw", "pipedream", "-p", "2", "-m", "2").stdout.splitlines()
-    assert drawn[3].startswith("stage 2    F1B1W1F2B2W2F3B3W3")
+    assert drawn[3].startswith("stage 1    F0B0W0F1B1W1F2B2W2")
     assert drawn[4].startswith("           0 0  |1 1  |2 2  |")
     drawn = run_without_mpi("--draw", "2bw", "-p", "2", "-m", "2").stdout.splitlines()
     assert drawn[4].startswith("           0 0   0 0  |0 0   0 0  |1 1   1 1  |2 2")
@@ -686,16 +686,16 @@ def test_a_deadlock_says_who_waits_for_whom() -> None:
     back: list[Instruction] = [Receive("gradients", 0), Backward(0)]
     last: list[Instruction] = [Receive("activations", 0), Forward(0), Backward(0)]
     crossed = [*back, *there], [*last, Send("gradients", 0)]
-    says = "deadlock: stage 1 in 'receive gradients 1' for stage 2, and stage 2 in 'receive activations 1' for stage 1"
+    says = "deadlock: stage 0 in 'receive gradients 0' for stage 1, and stage 1 in 'receive activations 0' for stage 0"
     assert deadlock_of(crossed) == says
     assert (
         deadlock_of([[*there, *back], last])
-        == "deadlock: stage 1 in 'receive gradients 1' for stage 2, which has ended"
+        == "deadlock: stage 0 in 'receive gradients 0' for stage 1, which has ended"
     )
     waits_for_a_cycle = [back, back, last]
-    assert deadlock_of(waits_for_a_cycle).startswith("deadlock: stage 2 in 'receive gradients 1' for stage 3, and")
+    assert deadlock_of(waits_for_a_cycle).startswith("deadlock: stage 1 in 'receive gradients 0' for stage 2, and")
     assert deadlock_of([[Receive("activations", 0, 1), Forward(0, 1)]], "zb-v").startswith(
-        "deadlock: stage 1 in 'receive activations 1' for stage 1"
+        "deadlock: stage 0 in 'receive activations 0' for stage 0"
     )
 
 

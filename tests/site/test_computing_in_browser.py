@@ -37,7 +37,7 @@ TEXTS = {
     "ranks": ("1", "2", "4", "6"),
     "batch": ("8K", "16K"),
     "device-memory": ("4GB", "16GB", "80GB"),
-    "order": ("", "F1 B1", "F1 F2 B1 B2\nF1 B1 F2 B2"),
+    "order": ("", "F0 B0", "F0 F1 B0 B1\nF0 B0 F1 B1"),
 }
 
 
@@ -249,13 +249,13 @@ def test_an_order_is_edited_by_hand(open_computing: Callable[..., Any]) -> None:
     page = open_computing(SCHEDULES_PAGE, "#p=2&m=2&first=1f1b&second=gpipe&v=2&F=1&B=1&W=1&message=0&until=100")
     text = page.get_by_role("textbox", name="by hand")
     answer_of(page, lambda: page.get_by_text("Edit the order of 1f1b by hand").click())
-    assert text.input_value() == "F1 F2 B1 B2\nF1 B1 F2 B2"
+    assert text.input_value() == "F0 F1 B0 B1\nF0 B0 F1 B1"
     assert page.locator("#view figure").count() == 3  # two schedules and this one, one under the other
     assert "9 units of time, 33.3% idle" in page.locator("#view figure").nth(2).inner_text()
-    answer_of(page, lambda: text.fill("F1 B1 F2 B2\nF2 B2 F1 B1"))
+    answer_of(page, lambda: text.fill("F0 B0 F1 B1\nF1 B1 F0 B0"))
     said = page.locator("#view .refused").inner_text()
-    assert said.startswith("by hand: deadlock: stage 1 in 'receive gradients 1' for stage 2, and stage 2 in")
-    answer_of(page, lambda: text.fill("F1 F2 B2 B1\nF1 F2 B2 B1"))  # GPipe's
+    assert said.startswith("by hand: deadlock: stage 0 in 'receive gradients 0' for stage 1, and stage 1 in")
+    answer_of(page, lambda: text.fill("F0 F1 B1 B0\nF0 F1 B1 B0"))  # GPipe's
     by_hand = page.locator("#view figure").nth(2).inner_text().partition("):")[2]
     assert by_hand == page.locator("#view figure").nth(1).inner_text().partition("):")[2]
     answer_of(page, lambda: page.get_by_text("Remove the order by hand").click())
@@ -272,14 +272,14 @@ def test_schedules_step_by_step_with_the_keyboard(open_computing: Callable[..., 
     for _ in range(9):
         answer_of(page, lambda: page.keyboard.press("Enter"))
         seen.append([figure.locator("title").count() for figure in page.locator("#view figure").all()])
-    # 1F1B: F1 | F2, F1 | B1 on stage 2 | W1 | B1, F2 | W1, B2 | W2 | B2 | W2, as one counts on paper
+    # 1F1B: F0 | F1, F0 | B0 on stage 1 | W0 | B0, F1 | W0, B1 | W1 | B1 | W1, as one counts on paper
     assert seen[0] == [1, 1]
     assert seen[1] == [3, 3]
     assert seen[-1] == [12, 12]
     assert all(before <= after for before, after in itertools.pairwise(seen))
     assert page.locator("#to-next").is_disabled()
     answer_of(page, lambda: page.locator("#to-back").click())
-    assert "Until time 8: stage 1 B2, stage 2 has ended." in page.locator("#view figure").first.inner_text()
+    assert "Until time 8: stage 0 B1, stage 1 has ended." in page.locator("#view figure").first.inner_text()
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------

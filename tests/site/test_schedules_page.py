@@ -85,11 +85,7 @@ def name_of(one: Forward | Backward | Weight | Both) -> str:
     if isinstance(one, Both):
         return f"{name_of(one.forward)}&{name_of(one.backward)}"
     letter = type(one).__name__[0]
-    return (
-        (letter.lower() if one.chunk else letter)
-        + str(one.micro_batch + 1)
-        + (f".{one.chunk + 1}" if one.chunk > 1 else "")
-    )
+    return (letter.lower() if one.chunk else letter) + str(one.micro_batch) + f".{one.chunk}" * (one.chunk > 1)
 
 
 # ---- random settings -------------------------------------------------------------------------------------------------
@@ -207,7 +203,7 @@ def test_a_drawing_in_the_terminal(
     share = 1 if schedule.shape == "cross" else v
     wide = share if share > 1 else 2  # columns to a unit of a stage's time
     for line, row in zip(lines, work_out(name, 4, 8, v, dict.fromkeys("FBW", 1.0), 0.0), strict=True):
-        drawn = line[len("stage 1  ") :]
+        drawn = line[len("stage 0  ") :]
         for one in row:
             first, stop = round(one.start * wide), round(one.end * wide)
             label = "&".join(part[0] + str(int(part[1:].split(".")[0]) % 10) for part in one.name.split("&"))
@@ -237,7 +233,7 @@ def test_step_by_step() -> None:
             shown = [float(width) for width in re.findall(r'width="([\d.]+)" [^>]*><title>', figure)]
             done = [min(one.end, moment) - one.start for row in rows for one in row if one.start < moment]
             assert shown == pytest.approx([part * (WIDTH - LEFT) / moments[-1] - 0.5 for part in done], abs=0.1)
-            for stage, row in enumerate(rows, start=1):
+            for stage, row in enumerate(rows):
                 last = next((one.name for one in row if one.start < moment <= one.end), None)
                 last = last or ("waits" if moment < row[-1].end else "has ended")
                 if moment < max(one.end for of in rows for one in of):
@@ -260,7 +256,7 @@ def test_another_moment_needs_no_new_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(schedules.draw, "timelines_of", note)
     settings = SCHEDULES_PAGE.first() | {"m": "7", "p": "5", "second": "gpipe"}
-    for changed in ({}, {"until": "50"}, {"until": "20"}, {"order": "F1"}):
+    for changed in ({}, {"until": "50"}, {"until": "20"}, {"order": "F0"}):
         compute.view_schedules(settings | changed)
     assert runs == ["1f1b", "gpipe"]
 
@@ -282,17 +278,17 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1,F2, B1,B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
-        ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
-        ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
-        ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
-        ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "there is no W3: micro-batches are 1 to 2, and it has 1 chunk<"),
-        ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
-        ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
-        ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),
+        ("F0 F1 B0 B1\nF0 B0 F1 B1", "9 units of time"),
+        ("F0,F1, B0,B1\nF0 B0 F1 B1", "9 units of time"),
+        ("F0 B0 F1 B1\nF1 B1 F0 B0", "stage 0 in 'receive gradients 0' for stage 1, and stage 1 in"),
+        ("F0 F1 B0 B1\nB0 F0 F1 B1", "stage 1: B0 needs the F"),
+        ("F0 F1 W0 B0 B1\nF0 B0 F1 B1", "stage 0: W0 needs the B"),
+        ("F0 F1 B0 W0 B1\nF0 F0", "stage 1: F0 is there twice"),
+        ("F0 F1 B0\nF0 B0 F1 B1", "stage 0: B1 is missing"),
+        ("F0 F1 B0 B1 W2\nF0 B0 F1 B1", "there is no W2: micro-batches are 0 to 1, and it has 1 chunk<"),
+        ("F0 F1 B0 B1\nF0 B0 F1 go", "'go' is no work"),
+        ("F0 F1 B0 B1\nB0&F0 F1 B1", "only a forward and a backward overlap"),
+        ("F0 F1 B0 B1", "2 stages need 2 lines, not 1"),
     ],
 )
 def test_an_order_by_hand(order: str, says: str) -> None:

@@ -37,7 +37,7 @@ def view_memory(settings: Mapping[str, str]) -> str:
     ranks = dict(zip(asked.stages, held(asked), strict=True))
     fullest = max(ranks.values(), key=lambda rank: rank.total)
     words = memory_words(wanted, choice) | system_words(wanted, fullest)
-    bars = {f"stage {stage}": rank for stage, rank in ranks.items()}
+    bars = {f"stage {stage - 1}": rank for stage, rank in ranks.items()}
     others = " No other stage holds more than these." * (max(ranks) > len(ranks))
     picture = draw_bars(bars, capacity, PEAKS + others, [*words]) + legend(fullest, words)
     return "\n".join([
@@ -113,7 +113,7 @@ def legend(rank: Held, words: Mapping[str, Words]) -> str:
         for kind, one in words.items()
         if getattr(rank, kind)
     ]
-    return f'<p class="legend">{" ".join(parts)} GB</p>'
+    return f'<p class="legend">In GB: {" ".join(parts)}</p>'
 
 
 def memory_table(fullest: Held, words: Mapping[str, Words]) -> str:

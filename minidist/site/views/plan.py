@@ -53,7 +53,7 @@ def view_plan(settings: Mapping[str, str]) -> str:
         told,
         table("", head, rows, "plan"),
         f"<p>{fit + sum(found.left_out.values()):,} layouts are possible; {fit:,} fit.</p>",
-        table("Layouts left out, by reason", ("layouts", "reason"), left) if left else "",
+        table("Layouts left out, by reason", ("layouts", "reason"), left, "left") if left else "",
         f"<p>{escape(' '.join(notes))}</p>",
     ])  # fmt: skip
 

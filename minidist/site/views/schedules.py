@@ -200,7 +200,7 @@ def draw_span(span: WorkSpan, y: int, scale: float, v: int, until: float) -> str
         f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.3):.2f}" height="{HIGH}" '
         f'fill="{color_of(span.letter, span.chunk > 0)}"><title>{escape(told)}</title></rect>'
     )
-    number = str(span.micro_batch + 1) if not span.along else f"{span.micro_batch + 1}&{span.along[0] + 1}"
+    number = str(span.micro_batch) if not span.along else f"{span.micro_batch}&{span.along[0]}"
     if width < 7 * len(number):
         return box
     return f'{box}<text x="{x + width / 2:.2f}" y="{y + 15}" class="in">{escape(number)}</text>'
