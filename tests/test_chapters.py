@@ -162,11 +162,7 @@ def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[s
         kept = [shapes.units[-1]] + ([shapes.units[0]] if shapes.tied else [])
         again["bytes"] -= a * shapes.stored * sum(kept) * (n - 1) // n
         again["messages"] -= a * len(kept) * (n - 1)
-    return norm | {
-        "all-gather forward": times(a),
-        "all-gather backward": again,
-        "reduce-scatter gradients": times(a),
-    }
+    return norm | {"all-gather forward": times(a), "all-gather backward": again, "reduce-scatter gradients": times(a)}
 
 
 @cache
@@ -254,8 +250,7 @@ def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[
 
 
 @pytest.mark.parametrize(
-    ("strategy", "n", "settings"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES],
+    ("strategy", "n", "settings"), [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES]
 )
 def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
     check(in_one_job(n, slow(strategy, n), text, folder)[strategy, settings], strategy, n, settings, text)

@@ -316,10 +316,7 @@ def prepare(n: int, line: str) -> command.Job:
     return job
 
 
-@pytest.mark.parametrize(
-    ("n", "line", "grid"),
-    table(__file__, "open_axes_are_filled"),
-)
+@pytest.mark.parametrize(("n", "line", "grid"), table(__file__, "open_axes_are_filled"))
 def test_open_axes_are_filled(n: int, line: str, grid: list[int]) -> None:
     layout = prepare(n, line).layout
     assert [layout.dp, layout.pp, layout.tp] == grid

@@ -264,10 +264,7 @@ def save_into(*more: str) -> command.Job:
     return find("train").job([*MODEL.split(), "--save", "run", *more], 1)
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    table(__file__, "the_folder_of_another_run_is_refused"),
-)
+@pytest.mark.parametrize(("line", "says"), table(__file__, "the_folder_of_another_run_is_refused"))
 def test_the_folder_of_another_run_is_refused(line: str, says: str) -> None:
     Path("other.txt").write_text("quite another text " * 50)
     Path("longer.txt").write_text("no more and no less " * 60)

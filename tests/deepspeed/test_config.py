@@ -63,10 +63,7 @@ def test_by_hand() -> None:
 OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 
 
-@pytest.mark.parametrize(
-    ("device", "stage", "fsdp", "chapter", "says"),
-    table(__file__, "where_the_optimizer_works"),
-)
+@pytest.mark.parametrize(("device", "stage", "fsdp", "chapter", "says"), table(__file__, "where_the_optimizer_works"))
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
     config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
@@ -77,8 +74,7 @@ def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("states", "parameters", "stage", "chapter", "below", "says"),
-    table(__file__, "where_parameters_are"),
+    ("states", "parameters", "stage", "chapter", "below", "says"), table(__file__, "where_parameters_are")
 )
 def test_where_parameters_are(states: str, parameters: str, stage: int, chapter: str, below: bool, says: str) -> None:
     devices = f'"offload_optimizer": {{"device": "{states}"}}, "offload_param": {{"device": "{parameters}"}}'
@@ -285,10 +281,7 @@ def test_sections_that_watch_have_a_line_if_they_are_on() -> None:
     assert note == "wandb has no effect here, because it watches a run and changes nothing in it"
 
 
-@pytest.mark.parametrize(
-    ("key", "guess"),
-    table(__file__, "a_key_that_nobody_knows_has_a_line_and_no_wrong_guess"),
-)
+@pytest.mark.parametrize(("key", "guess"), table(__file__, "a_key_that_nobody_knows_has_a_line_and_no_wrong_guess"))
 def test_a_key_that_nobody_knows_has_a_line_and_no_wrong_guess(key: str, guess: str) -> None:
     [note] = planned(f'{{{T}, "{key}": 2}}').notes
     assert note == f"{key} has no effect here, and none in DeepSpeed, which does not know it{guess}"

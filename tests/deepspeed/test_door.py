@@ -46,10 +46,7 @@ def test_options_typed_at_their_default_are_typed(config: str) -> None:
     assert parse(door.parser(), [config, "--steps", "200"]).given == {"config", "steps"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    table(__file__, "one_line"),
-)
+@pytest.mark.parametrize(("arguments", "says"), table(__file__, "one_line"))
 def test_one_line(config: str, arguments: list[str], says: str) -> None:
     with pytest.raises(UsageError) as refused:
         door.prepare([config if word == "CONFIG" else word for word in arguments], 4)

@@ -180,10 +180,7 @@ def test_strategies_are_stages(tmp_path: Path, strategy: str) -> None:
     assert accelerate.load(str(file))[0].config["zero_optimization"] == {"stage": 2}
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    table(__file__, "fsdp_has_a_chapter_of_its_own"),
-)
+@pytest.mark.parametrize(("said", "words"), table(__file__, "fsdp_has_a_chapter_of_its_own"))
 def test_fsdp_has_a_chapter_of_its_own(tmp_path: Path, said: str, words: str) -> None:
     text = explained(tmp_path, f"distributed_type: FSDP\nfsdp_config: {{{said}}}", name="a.yaml")
     assert "The chapter: minidist/fsdp.py" in text
@@ -197,10 +194,7 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
     assert "bf16.enabled = true" in explained(tmp_path, outer, name="outer.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    table(__file__, "broken_yaml"),
-)
+@pytest.mark.parametrize(("text", "says"), table(__file__, "broken_yaml"))
 def test_broken_yaml(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
         explained(tmp_path, text, name="a.yaml")

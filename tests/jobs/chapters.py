@@ -75,9 +75,5 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             status = chapter.work(comm, chapter.prepared([*options, "--json", str(report)], comm)) or 0
             comm.ledger.check_requests()
         comm.barrier()  # until the report is there
-        found[line] = {
-            "status": status,
-            "printed": screen.getvalue(),
-            **json.loads(report.read_text(encoding="utf-8")),
-        }
+        found[line] = {"status": status, "printed": screen.getvalue(), **json.loads(report.read_text(encoding="utf-8"))}
     return found

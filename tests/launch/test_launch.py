@@ -613,8 +613,7 @@ KEYS = st.recursive(
     max_leaves=4,
 )
 ARRAYS = hypothesis.extra.numpy.arrays(
-    hypothesis.extra.numpy.scalar_dtypes(),
-    hypothesis.extra.numpy.array_shapes(min_dims=0, min_side=0, max_side=3),
+    hypothesis.extra.numpy.scalar_dtypes(), hypothesis.extra.numpy.array_shapes(min_dims=0, min_side=0, max_side=3)
 )
 VALUES = st.recursive(
     KEYS | st.floats() | ARRAYS | ARRAYS.map(lambda array: array.flat[0] if array.size else None),

@@ -86,10 +86,7 @@ def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
         assert found[1] != truth[policy][1], policy
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    table(__file__, "a_wrong_policy_is_one_line"),
-)
+@pytest.mark.parametrize(("value", "says"), table(__file__, "a_wrong_policy_is_one_line"))
 def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
         find("train").job(["--recompute", value], ranks=1)

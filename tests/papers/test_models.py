@@ -22,10 +22,7 @@ def test_gpt() -> None:
     assert ptd.parameters(96, 12_288) == megatron.parameters(51_200, 2048, 12_288, 96) - 2 * 12_288
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    table(__file__, "published_models_to_the_unit"),
-)
+@pytest.mark.parametrize(("name", "count"), table(__file__, "published_models_to_the_unit"))
 def test_published_models_to_the_unit(name: str, count: int) -> None:
     """As they are published, or, where nobody prints it, from the shapes of the released weights."""
     assert (gpt2.MODELS | llama.MODELS | llama3.MODELS)[name].parameters == count

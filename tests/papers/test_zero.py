@@ -14,10 +14,7 @@ def test_figures_that_are_not_exact_are_near() -> None:
         assert float(figure.printed) == pytest.approx(figure.value, rel=0.03), figure.cell
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "rounded", "cut"),
-    table(__file__, "rounding"),
-)
+@pytest.mark.parametrize(("gigabytes", "rounded", "cut"), table(__file__, "rounding"))
 def test_rounding(gigabytes: float, rounded: str, cut: str) -> None:
     assert (zero.three_digits(gigabytes), zero.cut_off(gigabytes)) == (rounded, cut)
 
@@ -42,10 +39,7 @@ def test_limits():
     assert ratios == pytest.approx([4, 8, 10**9])
 
 
-@pytest.mark.parametrize(
-    ("stage", "accumulate", "kept", "sent"),
-    table(__file__, "volume"),
-)
+@pytest.mark.parametrize(("stage", "accumulate", "kept", "sent"), table(__file__, "volume"))
 def test_volume(stage, accumulate, kept, sent):
     volume = zero.volume(1200, 4, stage, accumulate, kept)
     assert sorted(volume.values()) == sorted(sent)

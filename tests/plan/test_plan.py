@@ -488,10 +488,7 @@ def test_a_report_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {"memory", "sent", "mfu", "micro_batches"} <= report["rows"][0].keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    table(__file__, "errors_are_one_line"),
-)
+@pytest.mark.parametrize(("line", "says"), table(__file__, "errors_are_one_line"))
 def test_errors_are_one_line(
     line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
