@@ -289,14 +289,7 @@ def test_a_run_goes_on_in_its_folder() -> None:
     save_into()
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("latest", "run/latest cannot be read: it is not a regular file"),
-        ("step000001/manifest.json", "run/latest names a checkpoint that is not there"),
-        ("step000001/rank0-of-1.safetensors", "run/step000001/rank0-of-1.safetensors cannot be read: it is not a"),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), table(__file__, "a_pipe_is_not_waited_for"))
 def test_a_pipe_is_not_waited_for(name: str, says: str) -> None:
     """In the place of any file of a checkpoint: nobody would ever write into it."""
     save(*trained(1))

@@ -219,10 +219,7 @@ def test_auto_batches_divide(ranks: int, batch: int) -> None:
 # ---- the rule of the batch sizes: runtime/config.py's cases, worked out by hand --------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("batch", "micro", "accumulate", "ranks", "found"),
-    table(__file__, "batch_sizes"),
-)  # fmt: skip
+@pytest.mark.parametrize(("batch", "micro", "accumulate", "ranks", "found"), table(__file__, "batch_sizes"))
 def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found: Any) -> None:
     stated = {
         "train_batch_size": batch,
@@ -243,10 +240,7 @@ def test_batch_sizes(batch: int, micro: int, accumulate: int, ranks: int, found:
 T = '"train_batch_size": 16'
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "value"),
-    table(__file__, "good"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "path", "value"), table(__file__, "good"))
 def test_good(text: str, path: str, value: Any) -> None:
     text = text.replace("TBS", T)
     assert planned(text).config[path] == (tuple(value) if isinstance(value, list) else value)
@@ -255,10 +249,7 @@ def test_good(text: str, path: str, value: Any) -> None:
 # ---- what is broken: the whole line that is said ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    table(__file__, "broken"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "says"), table(__file__, "broken"))
 def test_broken(text: str, says: str) -> None:
     with pytest.raises(UsageError) as refused:
         planned(text.replace("TBS", T))
@@ -266,10 +257,7 @@ def test_broken(text: str, says: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "typed", "says"),
-    table(__file__, "an_option_that_contradicts"),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "typed", "says"), table(__file__, "an_option_that_contradicts"))
 def test_an_option_that_contradicts(text: str, typed: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as refused:
         planned(text.replace("TBS", T), **typed)

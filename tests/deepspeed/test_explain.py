@@ -125,10 +125,7 @@ def test_the_command_line_is_one_for_a_shell(tmp_path: Path) -> None:
     assert words.splitlines()[words.splitlines().index("--disk") + 1] == str(disk)
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    table(__file__, "estimates_are_deepspeeds"),
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "says"), table(__file__, "estimates_are_deepspeeds"))
 def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
@@ -215,10 +212,7 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
         main(["explain", str(tmp_path / "c.json"), "--ranks", "100"])
 
 
-@pytest.mark.parametrize(
-    ("said", "ranks", "says"),
-    table(__file__, "what_makes_a_batch_too_small_is_named"),
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "ranks", "says"), table(__file__, "what_makes_a_batch_too_small_is_named"))
 def test_what_makes_a_batch_too_small_is_named(tmp_path: Path, said: dict[str, int], ranks: int, says: str) -> None:
     (tmp_path / "c.json").write_text(json.dumps(said))
     with pytest.raises(UsageError) as error:

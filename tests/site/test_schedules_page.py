@@ -25,6 +25,7 @@ from minidist.site.views.html import in_words_of_form
 from minidist.site.views.schedules import LABELS, LEFT, ROW, WIDTH
 from minidist.train import Alone
 from sampling import shard_of_this_run
+from tables import table
 
 FLUSHING = WORDS["FLUSHING"]
 
@@ -279,22 +280,7 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
         assert simulate(copied, UNIT_COSTS, 0.1) == simulate(own, UNIT_COSTS, 0.1), name
 
 
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        ("F1 F2 B1 B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1,F2, B1,B2\nF1 B1 F2 B2", "9 units of time"),
-        ("F1 B1 F2 B2\nF2 B2 F1 B1", "stage 1 in 'receive gradients 1' for stage 2, and stage 2 in"),
-        ("F1 F2 B1 B2\nB1 F1 F2 B2", "stage 2: B1 needs the F"),
-        ("F1 F2 W1 B1 B2\nF1 B1 F2 B2", "stage 1: W1 needs the B"),
-        ("F1 F2 B1 W1 B2\nF1 F1", "stage 2: F1 is there twice"),
-        ("F1 F2 B1\nF1 B1 F2 B2", "stage 1: B2 is missing"),
-        ("F1 F2 B1 B2 W3\nF1 B1 F2 B2", "there is no W3: micro-batches are 1 to 2, and it has 1 chunk<"),
-        ("F1 F2 B1 B2\nF1 B1 F2 go", "'go' is no work"),
-        ("F1 F2 B1 B2\nB1&F1 F2 B2", "only a forward and a backward overlap"),
-        ("F1 F2 B1 B2", "2 stages need 2 lines, not 1"),
-    ],
-)
+@pytest.mark.parametrize(("order", "says"), table(__file__, "an_order_by_hand"))
 def test_an_order_by_hand(order: str, says: str) -> None:
     """2 stages, 2 micro-batches: what runs takes the time that one counts on paper, and what cannot says why, below the
     form."""
