@@ -159,8 +159,7 @@ def test_forwards_and_activations_by_hand(n: int) -> None:
 def forward(mode: str, s: int, b: int, h: int, a: int, layers: int, tiled: bool = False) -> tuple[Engine, Any]:
     """An engine in mixed precision, and the loss of its first forward."""
     config = GPTConfig(vocabulary=11, context=s, layers=layers, heads=a, width=h, dropout=0.1)
-    settings = engines.settings("mixed", "sgd", accumulate=1, clip=0)
-    settings.recompute, settings.tiled = mode, tiled
+    settings = engines.settings("mixed", "sgd", accumulate=1, clip=0, recompute=mode, tiled=tiled)
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
     engine = Engine(gpt(config), settings)
     return engine, engine.forward(tokens[:, :-1], tokens[:, 1:])
