@@ -71,11 +71,11 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
         outputs |= {"memory plot": ["--memory-plot", "plot.svg"]} if name != "parameter_server" else {}
     outputs |= {"trace": ["--trace", "trace.json"]} if name == "pipeline" else {}
 
-    def run_it() -> Any:
+    def run_with(options: list[str]) -> Any:
         ranks = 0 if name == "train" else 4
         return run_chapter([name, *options, *chain(*outputs.values())], ranks, cwd=tmp_path, env=UTF_8)
 
-    done = run_it()
+    done = run_with(options)
     assert (done.returncode, done.stderr) == (0, "")
     assert too_wide(done.stdout) == []
     said = re.findall(r"^(.+) written to (.+)$", done.stdout, re.MULTILINE)
@@ -84,8 +84,8 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["format"] == 1
     if name in ("mapreduce", "ring"):
         outputs["report"] = ["--json", "-"]
-        options = ["again" if option == "out" else option for option in options]
-        assert json.loads(run_it().stdout)["format"] == 1
+        again = run_with(["again" if option == "out" else option for option in options])
+        assert json.loads(again.stdout)["format"] == 1
 
 
 def test_reports_of_tools_have_a_form(tmp_path: Path) -> None:
