@@ -30,13 +30,17 @@ def largest_difference(
 
 
 def check_equal(
-    found: Mapping[str, Any], truth: Mapping[str, Any], *series: str, size: Callable[[Array], float] = largest_element
+    found: Mapping[str, Any],
+    truth: Mapping[str, Any],
+    *series: str,
+    size: Callable[[Array], float] = largest_element,
+    name: str = "",
 ) -> None:
-    """In float64."""
-    for name in ("losses", *series):
-        np.testing.assert_allclose(found[name], truth[name], rtol=1e-12, atol=0)
-    for name in ("gradients", "parameters"):
-        assert largest_difference(found[name], truth[name], size) < 1e-12
+    """In float64. name: of the case, where one test has several."""
+    for values in ("losses", *series):
+        np.testing.assert_allclose(found[values], truth[values], rtol=1e-12, atol=0, err_msg=name)
+    for kind in ("gradients", "parameters"):
+        assert largest_difference(found[kind], truth[kind], size) < 1e-12, name
 
 
 def check_close(

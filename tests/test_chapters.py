@@ -18,7 +18,7 @@ import pytest
 
 from jobs import chapters, engines
 from minidist.engine import Engine
-from programs import run_python
+from programs import run_chapter, run_python
 from ranks import launch
 
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # none of them appears in any report
@@ -35,8 +35,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def chapter(n: int, name: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """`mpirun -n N python -m minidist.NAME ARGUMENTS`, without mpirun if n is 0."""
-    return run_python("-m", f"minidist.{name}", *arguments, ranks=n, **how)
+    """A chapter on N ranks, by one of the two doors; serial training if n is 0."""
+    return run_chapter([name, *arguments], n, **how)
 
 
 # ---- every chapter on 1, 2, 3, 4 and 7 ranks -------------------------------------------------------------------------
@@ -162,11 +162,7 @@ def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[s
         kept = [shapes.units[-1]] + ([shapes.units[0]] if shapes.tied else [])
         again["bytes"] -= a * shapes.stored * sum(kept) * (n - 1) // n
         again["messages"] -= a * len(kept) * (n - 1)
-    return norm | {
-        "all-gather forward": times(a),
-        "all-gather backward": again,
-        "reduce-scatter gradients": times(a),
-    }
+    return norm | {"all-gather forward": times(a), "all-gather backward": again, "reduce-scatter gradients": times(a)}
 
 
 @cache
@@ -188,20 +184,10 @@ def numbers(value: Any) -> Iterator[Any]:
 
 def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     """Exactly these fields, of these types: other programs read this."""
-    assert list(report) == [
-        *(
-            "format",
-            "chapter",
-            "ranks",
-            "parameters",
-            "precision",
-            "steps",
-            "loss",
-            "validation_loss",
-            "unigram_entropy",
-        ),
-        *("step_ms", "claims", "sent", "sent_to", "received", "memory", "counted"),
-    ]
+    assert " ".join(report) == (
+        "format chapter ranks parameters precision steps loss validation_loss unigram_entropy"
+        " step_ms claims sent sent_to received memory counted"
+    )
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
     assert report["precision"] in ("mixed", "bf16", "fp32", "fp64")
@@ -254,8 +240,7 @@ def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[
 
 
 @pytest.mark.parametrize(
-    ("strategy", "n", "settings"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES],
+    ("strategy", "n", "settings"), [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES]
 )
 def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
     check(in_one_job(n, slow(strategy, n), text, folder)[strategy, settings], strategy, n, settings, text)

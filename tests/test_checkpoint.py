@@ -23,7 +23,7 @@ from minidist.launch import launcher
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
 from minidist.programs.serial import PLAIN, Serial
-from programs import run_module, run_python
+from programs import run_chapter, run_python
 from ranks import launch
 from tables import table
 
@@ -299,7 +299,7 @@ def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folde
     checkpoint.load("scale", engine)
     assert (engine.loss_scale.scale, engine.loss_scale.window) == (2.0**60, 7)
 
-    done = run_module(f"minidist.zero2 --steps 5 --load scale --save overflows {GPT}", 2)
+    done = run_chapter(f"zero2 --steps 5 --load scale --save overflows {GPT}", 2)
     assert done.returncode == 1
     assert done.stderr.startswith("minidist: error: no step updated the parameters")
     assert done.stderr.count("\n") == 1
@@ -338,8 +338,8 @@ def test_a_run_with_a_skipped_step_goes_on_to_the_same_bit(folder: Path) -> None
 def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(folder: Path) -> None:
     """Nothing of ranks, shards or padding: what is in the shards of a grid. And --load takes it."""
     saved(folder)
-    line = f"{EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
-    done = run_module(f"minidist.zero3 {line}", 3)
+    line = f"zero3 {EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
+    done = run_chapter(line, 3)
     assert (done.returncode, done.stderr) == (0, "")
     _, _, written = done.stdout.partition("The model writes:\n")
     sample = written.splitlines()[0]

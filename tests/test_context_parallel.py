@@ -9,6 +9,7 @@ import pytest
 
 from closeness import check_close, check_equal, norm
 from jobs import context_parallels as jobs
+from jobs import engines
 from minidist.context_parallel import context_parallel
 from minidist.engine import Engine
 from minidist.exchange.by_rules import run_by_rules
@@ -96,9 +97,8 @@ def step(comm: Comm, name: str, length: int, scheme: str, positions: str = "zigz
     engine = context_parallel(
         jobs.model(name, length), jobs.settings("fp64"), comm, Layout(cp=comm.size), scheme, positions
     )
-    tokens = np.random.default_rng(0).integers(0, jobs.VOCABULARY, (1, length + 1))
     comm.ledger.reset()
-    engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    engine.train_batch(*engines.batch(0, 1, length, jobs.VOCABULARY))
     sent = {phase: entry["bytes"] for phase, entry in comm.ledger.by_phase().items() if phase[-9:] != "gradients"}
     return {"sent": sent, "memory": engine.peak_bytes(), "kept": engine.layer_activations}
 

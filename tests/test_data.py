@@ -17,6 +17,7 @@ from minidist.mr.files import check_inputs
 from minidist.nn.layers import micro_batches
 from minidist.programs.chapter import find
 from minidist.text import data
+from tables import table
 
 TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
 
@@ -72,18 +73,7 @@ def test_batches_reach_every_character_and_validation_is_apart(tmp_path):
     assert {corpus.decode(row) for row in y} == {text[91:]}
 
 
-@pytest.mark.parametrize(
-    ("line", "rows"),
-    [
-        ("zero3", 2),
-        ("local_sgd", 2),
-        ("expert_parallel --accumulate 2 --experts 4", 1),
-        ("tensor_parallel", 8),
-        ("pipeline --micro-batches 4", 2),
-        ("parallel3d --dp 2 --pp 2 --tp 1 --micro-batches 2", 2),
-        ("parallel3d --dp 2 --pp 1 --tp 1 --cp 2", 4),
-    ],
-)
+@pytest.mark.parametrize(("line", "rows"), table(__file__, "a_rank_reads_only_its_own_rows"))
 def test_a_rank_reads_only_its_own_rows(line, rows, monkeypatch, capsys):
     """Of a batch of 8, on four ranks; inputs and targets."""
     read, whole = [], data.Sequences.__array__

@@ -154,10 +154,7 @@ def test_the_program_takes_the_line(reader: Reader, ranks: int, program: str, ar
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(
-    ("program", "arguments"),
-    table(__file__, "a_line_of_yesterday_is_found"),
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "arguments"), table(__file__, "a_line_of_yesterday_is_found"))
 def test_a_line_of_yesterday_is_found(reader: Reader, program: str, arguments: str) -> None:
     with pytest.raises(UsageError):
         type_in(reader, 8, program, arguments)

@@ -1,5 +1,6 @@
 """Whatever ends a program of minidist that starts others, they end with it, and no folder is left."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from jobs.processes import PATIENCE, ROOT, lives, orphans, read, segments_of, wa
 from minidist.launch.launcher import mpiexec_for
 from minidist.system import files, processes
 from programs import run_python
+from sampling import shard_of_this_run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -147,8 +149,14 @@ def grading(folder: Path, command: str) -> list[object]:
     return [*line, *(one if command == "grade" else ["class", "--lesson", "lessons/01_tiny", "--jobs", "2"])]
 
 
-@pytest.mark.parametrize("command", ["grade", "class"])
-@pytest.mark.parametrize("number", [*SAYS], ids=lambda number: number.name)
+GRADERS = list(itertools.product(("grade", "class"), SAYS))
+NOW = shard_of_this_run(GRADERS, 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [pytest.param(*of, marks=[pytest.mark.slow] * (of not in NOW), id=f"{of[1].name}-{of[0]}") for of in GRADERS],
+)
 def test_a_grader_that_is_ended_leaves_nothing(command: str, number: signal.Signals, tmp_path: Path) -> None:
     with running(tmp_path, *grading(tmp_path, command)) as program:
         program.wait_for(large=True)

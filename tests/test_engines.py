@@ -86,16 +86,8 @@ def test_stages_agree_to_the_last_bit_in_mixed_precision(case: list[Any], n: int
 
     accumulate = case[4]
     if accumulate == 1:
-        for engine in (
-            "zero1",
-            "zero2",
-            "zero3",
-            "zero3 keep_last",
-            "fsdp",
-            "offload zero1",
-            "offload",
-            "offload zero3",
-        ):
+        shards = "zero1", "zero2", "zero3", "zero3 keep_last", "fsdp", "offload zero1", "offload", "offload zero3"
+        for engine in shards:
             np.testing.assert_array_equal(parameters(engine), parameters("data_parallel"), err_msg=engine)
     else:
         for engine in ("zero1", "offload zero1"):

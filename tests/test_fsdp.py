@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from closeness import check_equal
 from jobs import engines
 from jobs import fsdp as jobs
 from minidist.engine import Engine, Settings
@@ -78,8 +79,7 @@ def on_ranks(n: int, every: int) -> dict[str, Any]:
 
 @cache
 def serial(model: str, accumulate: int, recompute: str) -> dict[str, Any]:
-    settings = engines.settings("fp64", "adamw", accumulate, clip=0.5)
-    settings.recompute = recompute
+    settings = engines.settings("fp64", "adamw", accumulate, clip=0.5, recompute=recompute)
     return engines.train(Engine(engines.model(model), settings), BATCH)
 
 
@@ -98,13 +98,7 @@ def test_the_matrix_is_whole() -> None:
 @RANKS
 def test_equals_serial_training(n: int, every: int) -> None:
     for case in some(EXACT, n, every):
-        found, truth = on_ranks(n, every)[repr(case)], serial(case[1], *case[3:])
-        np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0, err_msg=repr(case))
-        for kind in ("gradients", "parameters"):
-            assert found[kind].keys() == truth[kind].keys()
-            for name, array in truth[kind].items():
-                difference = np.abs(found[kind][name] - array).max()
-                assert difference < 1e-12 * np.abs(array).max(), (case, kind, name)
+        check_equal(on_ranks(n, every)[repr(case)], serial(case[1], *case[3:]), name=repr(case))
 
 
 @RANKS

@@ -298,10 +298,7 @@ def test_a_sound_house() -> None:
     assert said({}) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "source", "says"),
-    table(__file__, "a_broken_rule_is_named"),
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "source", "says"), table(__file__, "a_broken_rule_is_named"))
 def test_a_broken_rule_is_named(file: str, source: str, says: str) -> None:
     assert said({f"minidist/{file}": source}) == [f"minidist/{file}:{says.replace('DRAWING', DRAWING)}"]
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ import pytest
 
 from cases import status_of, work
 from jobs import engines
+from jobs.processes import wait_until
 from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
@@ -35,7 +35,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import Chapter, find
 from minidist.train import Alone
-from programs import run_module, run_python
+from programs import run_chapter, run_python
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
@@ -62,9 +62,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
     """In each pass, with nothing left over; two units ahead, and no room twice."""
 
     def be_rank(comm: Comm) -> list[Any]:
-        settings = engines.settings("mixed", "adamw", 2, 0.5)
-        settings.recompute = recompute
-        engine: Any = make(3, comm, settings)
+        engine: Any = make(3, comm, engines.settings("mixed", "adamw", 2, 0.5, recompute=recompute))
         expected: list[list[str]] = []
         gathered: list[list[str]] = []
         expect, parameters_of = engine.expect, engine.parameters_of
@@ -222,7 +220,7 @@ def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run_module(f"minidist.infinity {SHAPE} {line}", n, cwd=folder)
+    return run_chapter(f"infinity {SHAPE} {line}", n, cwd=folder, timeout=600)
 
 
 def test_a_model_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +251,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     process = subprocess.Popen(endless, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                start_new_session=True)  # fmt: skip
     try:
-        wait_for(lambda: (tmp_path / "saved" / "step000003" / "manifest.json").exists())
+        assert wait_until(lambda: (tmp_path / "saved" / "step000003" / "manifest.json").exists())
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -266,13 +264,6 @@ def losses(line: str, folder: Path) -> list[float]:
     assert status_of(f"infinity {line} --json {folder}/report.json", 2) == 0
     found: list[float] = json.loads((folder / "report.json").read_text())["loss"]
     return found
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 50
-    while not happens():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
 
 
 def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD
 from minidist.programs.chapter import find
+from tables import table
 
 # Whose ranks differ in nothing after an averaging.
 PLAIN = replace(settings("fp64", "sgd", 1, clip=0.5), optimizer=SGD())
@@ -93,15 +94,7 @@ def test_intervals_are_compared_on_the_same_tokens(tmp_path: Path, capsys: pytes
     assert "500 times fewer averagings are 250 times fewer bytes" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--sweep --save new", "--sweep trains five times: leave out --save"),
-        ("--sweep --validate 0", "--sweep compares losses after training"),
-        ("--save new --steps 15", "--save with --steps 15: between two averagings each rank has its own parameters"),
-        ("--save new --steps 20 --save-every 4", "--save with --save-every 4: between two averagings"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), table(__file__, "what_makes_no_sense_is_refused"))
 def test_what_makes_no_sense_is_refused(line: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         find("local_sgd").job(line.split(), 2)

@@ -30,7 +30,7 @@ def report(name: str, line: str, n: int) -> dict[str, Any]:
 
 
 EVERY = [(n, name) for n in (64, 256) for name in CHAPTERS]
-IN_EVERY_RUN = shard_of_this_run([of for of in EVERY if of[0] == 64], 4)
+IN_EVERY_RUN = shard_of_this_run([of for of in EVERY if of[0] == 64], 8)
 
 
 @pytest.mark.parametrize(

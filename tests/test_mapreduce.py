@@ -21,7 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.launch.launcher import find_mpiexec, launch
+import ranks
+from minidist.launch.launcher import launch, mpiexec_for
 from minidist.mapreduce import FaultTolerantMaster, split
 from minidist.mpi.mailbox import Letter
 from minidist.mr import messages
@@ -30,6 +31,7 @@ from minidist.mr.jobs import WordCount
 from minidist.mr.plan import Plan, TaskResult
 from minidist.mr.report import claims
 from minidist.mr.tasks import Tasks
+from programs import run_chapter, run_python
 from tables import table
 
 TESTS = Path(__file__).parent
@@ -380,25 +382,13 @@ def test_maps_are_placed_near_their_split() -> None:
 # ---- killed and resumed ----------------------------------------------------------------------------------------------
 
 
-def mpirun(n: int, *arguments: str, wait: bool = True, environment: dict[str, str] | None = None) -> Any:
-    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.mapreduce", *arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", **(environment or {})},
-    )
-    if not wait:
-        return process
-    try:
-        output, errors = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+def mpirun(n: int, *arguments: str, **environment: str) -> Any:
+    return run_python("-m", "minidist.mapreduce", *arguments, ranks=n, env=environment, errors="backslashreplace")
+
+
+def run_whole(n: int, *arguments: str) -> Any:
+    """A job in which no rank is killed or stopped: that needs no processes."""
+    return run_chapter(["mapreduce", *arguments], n, errors="backslashreplace")
 
 
 # When, and whether with -m slow only: in every run where a file is half written, or some of the output there.
@@ -422,10 +412,10 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
     if isinstance(moment, str):
         assert mpirun(3, *line, "--inject", moment).returncode != 0
     else:  # whenever that is
-        process = mpirun(3, *line, "--inject", "slow:1:100", "--inject", "slow:2:100", wait=False)
-        time.sleep(moment)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        words = ["-m", "minidist.mapreduce", *line, "--inject", "slow:1:100", "--inject", "slow:2:100"]
+        with subprocess.Popen([*mpiexec_for(3), sys.executable, *words], start_new_session=True) as process:
+            time.sleep(moment)
+            os.killpg(process.pid, signal.SIGKILL)
         time.sleep(0.3)  # the ranks see that mpiexec has gone
     committed = {}
     for r in range(5):
@@ -433,13 +423,13 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
         if part.exists():
             assert part.read_bytes() == truth[r]
             committed[r] = part.stat().st_mtime_ns
-    done_maps = len(list(output.glob(".mapreduce/worker-*/map-*")))
+    done_maps = len({path.name for path in output.glob(".mapreduce/worker-*/map-*")})  # backups do some again
     if moment == "kill:reduce:2":
         assert len(committed) >= 2
     if moment == "kill:commit:1":
         assert committed
 
-    resumed = mpirun(3, *line, "--resume", "--json", str(json_file))
+    resumed = run_whole(3, *line, "--resume", "--json", str(json_file))
     assert (resumed.returncode, resumed.stderr) == (0, ""), resumed.stdout
     assert read_parts(output, 5) == truth
     events = json.loads(json_file.read_text())["events"]
@@ -449,7 +439,7 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
         assert ("reduce", r) not in assigned
     if isinstance(moment, str):
         assert len({task for task in assigned if task[0] == "map"}) == 9 - done_maps
-    assert mpirun(1, *line, "--resume").returncode == 0  # there is nothing left to do
+    assert run_whole(1, *line, "--resume").returncode == 0  # there is nothing left to do
 
 
 def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
@@ -474,7 +464,7 @@ def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
     counted.write_text("")
     committed[0].write_text("to be done again")
 
-    resumed = mpirun(2, *line, "--resume", "--json", str(report))
+    resumed = run_whole(2, *line, "--resume", "--json", str(report))
     assert (resumed.returncode, resumed.stderr) == (0, ""), resumed.stdout
     assert read_parts(output, 5) == truth
     events = json.loads(report.read_text())["events"]
@@ -497,7 +487,7 @@ def resume_damaged(seeds: list[int], nasty: list[str], killed: tuple[list[str], 
     """Whatever becomes of a file that a killed job had committed, --resume gives the right output, or says why not."""
     line, output = killed
     truth = reference("inverted-index", tuple(nasty), 5)
-    found = launch("jobs.mapreduce:run_damaged", 3, line, str(output), str(folder), seeds, timeout=240).values[0]
+    found = ranks.launch("jobs.mapreduce:run_damaged", 3, line, str(output), str(folder), seeds, timeout=240).values[0]
     wrong = []
     for seed, case in found.items():
         if case["refused"]:
@@ -548,13 +538,13 @@ def test_local_folders_are_private_and_nothing_stays_in_them(nasty: list[str], t
     assert mpirun(3, *line, "--inject", "kill:region:1").returncode != 0
     (other,) = own()  # begun anew: another one, and the first is gone
     assert other != folder
-    run = mpirun(3, *line, "--resume")
+    run = run_whole(3, *line, "--resume")
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
     assert own() == []
     assert read_parts(output, 4) == reference("inverted-index", tuple(nasty), 4)
 
     shutil.rmtree(output)
-    failed = mpirun(3, "wordcount", *line[1:], "--inject", "bad:quick")
+    failed = run_whole(3, "wordcount", *line[1:], "--inject", "bad:quick")
     assert failed.returncode == 1
     assert own() == []
     assert (treasure / "worker-1" / "file").read_text() == "keep me"
@@ -582,9 +572,9 @@ def described(prose: str, words: str) -> str:
 def hang(n: int, prose: str, folder: Path, hangs: str, *options: str) -> tuple[Any, list[bytes]]:
     """Run the job that hangs, and what its output must be."""
     (folder / "marks").mkdir(parents=True)
-    environment = {"HANGS": hangs, "MARKS": f"{folder}/marks/"}
     line = ["--job", "jobs.mapreduce:Hangs", prose, "--output", str(folder / "output"), "--maps", "9", "--timeout", "1"]
-    run = mpirun(n, *line, "--json", str(folder / "report.json"), *options, environment=environment)
+    line += ["--json", str(folder / "report.json"), *options]
+    run = mpirun(n, *line, HANGS=hangs, MARKS=f"{folder}/marks/")
     return run, reference("vowels", (prose,), 4)
 
 
@@ -618,7 +608,7 @@ def test_the_first_failure_ends_the_job_and_says_where_it_is(prose: str, tmp_pat
     """Strict unless told otherwise. Then --resume goes on without the record, and says what it left out and why."""
     output, report = tmp_path / "output", tmp_path / "report.json"
     line = ["wordcount", prose, "--output", str(output), "--maps", "6", "--inject", "bad:The 50 quick"]
-    run = mpirun(3, *line, "--json", str(report))
+    run = run_whole(3, *line, "--json", str(report))
     assert run.returncode == 1
     error, text, *trace = run.stderr.splitlines()
     place = described(prose, "The 50 quick")
@@ -630,11 +620,11 @@ def test_the_first_failure_ends_the_job_and_says_where_it_is(prose: str, tmp_pat
     assert (failure["task"], failure["record"]) == (["map", 0], [prose, record_at("The 50 quick")])
     assert not list(output.glob("part-*"))
 
-    too_many = mpirun(3, *line, "--resume", "--inject", "bad:The 7", "--skip-bad", "3")
+    too_many = run_whole(3, *line, "--resume", "--inject", "bad:The 7", "--skip-bad", "3")
     assert too_many.returncode == 1
     assert "3 records have been left out" in too_many.stderr
 
-    run = mpirun(3, *line, "--resume", "--skip-bad", "1", "--json", str(report))
+    run = run_whole(3, *line, "--resume", "--skip-bad", "1", "--json", str(report))
     assert (run.returncode, run.stderr) == (0, "")
     why = "ValueError: injected: the record contains 'The 50 quick'"
     assert f"left out by map: {place}: {why}" in run.stdout
@@ -662,7 +652,7 @@ def test_what_a_function_must_not_do_is_said(prose: str, tmp_path: Path) -> None
 
 def run_ending(n: int, prose: str, folder: Path, ending: str) -> Any:
     line = ["--job", "jobs.mapreduce:Ends", prose, "--output", str(folder / "output"), "--maps", "4", "--timeout", "1"]
-    return mpirun(n, *line, "--no-backup", environment={"ENDS": ending})
+    return mpirun(n, *line, "--no-backup", ENDS=ending)
 
 
 def test_a_thread_that_a_function_has_left_behind_does_not_hold_up_the_job(prose: str, tmp_path: Path) -> None:
@@ -940,7 +930,7 @@ def test_faults_that_never_happened_are_named(nasty: list[str], tmp_path: Path) 
     """Of a worker that would have stopped in its sixth task, a point to which no rank came, a text that no line has."""
     faults = ("stop:1:map:6", "kill:commit:9", "bad:nowhere to be found", "slow:2:2")
     line = ["wordcount", *nasty, "--maps", "6", "--output", str(tmp_path / "out"), "--no-backup"]
-    done = mpirun(3, *line, *(f"--inject={fault}" for fault in faults))
+    done = run_whole(3, *line, *(f"--inject={fault}" for fault in faults))
     assert done.returncode == 0
     bad, kill, stop = sorted(done.stderr.splitlines())
     of_text = "bad:nowhere to be found: no line that was mapped contains it"

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from closeness import check_close, check_equal, largest_difference
-from jobs import pipelines
+from jobs import engines, pipelines
 from minidist.engine import Engine
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
-from programs import run_module
+from programs import run_chapter
 from ranks import launch
 from tables import table
 
@@ -87,21 +87,8 @@ def on_ranks(n: int, name: str) -> list[Any]:
 @cache
 def serial(model: str, precision: str, optimizer: str, m: int, clip: float) -> dict[str, Any]:
     engine = Engine(pipelines.model(model, LAYERS), pipelines.settings(precision, optimizer, m, clip))
-    losses, gradients = [], {}
-    for step in range(STEPS):
-        x, y = pipelines.tokens(step)
-        loss = 0.0
-        for rows in np.split(np.arange(len(x)), m):
-            micro_batch = engine.forward(x[rows], y[rows])
-            engine.backward(micro_batch)
-            if step == 0 and engine.last_micro_batch:
-                gradients = {p.name: v.copy() for f in engine.flats for p, v in f.views(f.grad)}
-            engine.step()
-            loss += micro_batch.value
-        losses.append(loss)
-    parameters = {p.name: v for f in engine.flats for p, v in f.views(f.master)}
-    validation = engine.evaluate(*pipelines.tokens(99))
-    return {"losses": losses, "gradients": gradients, "parameters": parameters, "validation": validation}
+    found = engines.follow(engine, map(pipelines.tokens, range(STEPS)))
+    return {**found, "validation": engine.evaluate(*pipelines.tokens(99))}
 
 
 def truth_of(case: dict[str, Any]) -> dict[str, Any]:
@@ -304,14 +291,7 @@ def all_sent(name: str, phase: str) -> list[int]:
     return [sent.get(phase, {"bytes": 0})["bytes"] for sent in report(name)["sent"]]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("1f1b", "zb-h2"),
-        ("zb-v --layers 4", "dualpipe --layers 4"),
-        ("dualpipe-v --layers 4", "chimera --layers 4 -m 2"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), table(__file__, "goes_on_from_a_checkpoint"))
 def test_goes_on_from_a_checkpoint(before, after, tmp_path):
     """Two steps on 3 stages, saved, and two more on 2 stages: as four steps at once."""
     line = f"{SMALL} --precision fp64 --lr 1e-3 --min-lr 1e-3 --warmup 0"
@@ -348,7 +328,7 @@ def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid(pr
 
 @pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushes])
 def test_divergence_of_a_stage_on_its_own_ends_the_job_in_one_line(name):
-    done = run_module(f"minidist.pipeline --schedule {name} {TOO_FAST}", 4)
+    done = run_chapter(f"pipeline --schedule {name} {TOO_FAST}", 4)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("minidist: error: the gradient of step ")]
     assert lines == done.stderr.splitlines()[:1]

@@ -21,7 +21,7 @@ from tables import table
 
 # Sizes that 1, 2, 3 and 4 ranks can cut, and for which there are units enough for 4 stages of 2 chunks.
 SIZES = "--steps 3 --layers 6 --width 24 --heads 12 --context 12"
-PARTS = 6
+PARTS = 9
 [FIRST] = shard_of_this_run(range(PARTS), PARTS)
 
 
@@ -48,7 +48,7 @@ def synchronous(line: str, n: int) -> bool:
 
 
 def slow(n: int, line: str, precision: str) -> bool:
-    """In every run every sixth line in bfloat16 on four ranks, and the ones after these in float64 on three, from one
+    """In every run every ninth line in bfloat16 on four ranks, and the ones after these in float64 on three, from one
     that the commit draws; the others with -m slow, and all on other numbers of ranks."""
     at = (lines(n, precision).index(line) - FIRST) % PARTS
     return (n, at) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]

@@ -26,6 +26,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.programs.chapter import find
 from minidist.text import data
+from tables import table
 
 USUAL = "--steps 6 --layers 2 --width 16 --heads 4 --context 16 --batch 16 --prove"
 
@@ -51,15 +52,7 @@ def check(found: dict[str, Any]) -> None:
 SMALL_ZERO = "--steps 2 --layers 1 --width 12 --heads 2 --context 8 --batch 8 --prove"
 
 
-@pytest.mark.parametrize(
-    ("factor", "says"),
-    [
-        (4, "4 times as large: off by exactly 4 = dp: a sum that should be a mean?"),
-        (0.25, "0.25 times as large: off by exactly 1/4 = 1/dp: a mean that should be a sum, or a part that"),
-        (-1, "-1 times as large: the sign is wrong"),
-        (1.01, "1.01 times as large: a factor that is made of no axis: other tokens, or another scale of the loss?"),
-    ],
-)
+@pytest.mark.parametrize(("factor", "says"), table(__file__, "a_difference_names_parameter_and_factor"))
 def test_a_difference_names_parameter_and_factor(factor: float, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     summed = DataParallel.summed
 
@@ -142,16 +135,7 @@ def asked(line: str, ranks: int) -> Any:
     return job, described(name, job, job.layout, job.vocabulary)
 
 
-@pytest.mark.parametrize(
-    ("line", "ranks", "why"),
-    [
-        ("zero3 --layers 1 --width 16 --batch 64", 64, ""),
-        ("zero3 --batch 65", 65, "65 ranks are more than 64: use --prove"),
-        ("zero3 --layers 8 --width 256", 2, "it would take about 2 s: use --prove"),
-        ("zero3 --batch 4096", 2, "it would take about 8 s: use --prove"),
-        ("parallel3d --pp 2 --cp 2 --tp 2 --experts 8", 8, ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "ranks", "why"), table(__file__, "what_is_left_out"))
 def test_what_is_left_out(line: str, ranks: int, why: str) -> None:
     job, of = asked(line, ranks)
     assert proof.why_left_out(of, size_of(of, job)) == why
@@ -195,21 +179,7 @@ def test_its_pools_have_no_capacity(capsys: pytest.CaptureFixture[str]) -> None:
 # ---- and that nothing else changes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "zero3 --persist 20 --ahead 500",
-        "fsdp --experts 8 --cp 2 --forward-prefetch",
-        "offload --zero 3 --parameters host --delayed-update 0",
-        "infinity",
-        "zero_r",
-        "tensor_parallel --sequence-parallel",
-        "expert_parallel --capacity 1.25 --recompute full",
-        "pipeline --schedule zb-h1",
-        "pipeline --schedule pipedream",
-        "parallel3d --pp 2 --cp 2 --tp 1",
-    ],
-)
+@pytest.mark.parametrize("line", table(__file__, "its_memory_is_gone"))
 def test_its_memory_is_gone(line: str) -> None:
     """Without a collection of cycles: there are none."""
     gc.collect()

@@ -15,7 +15,7 @@ from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS
 from minidist.cli.shared import FileOptions, ModelOptions, TrainingOptions
 from minidist.programs.chapter import find
-from programs import run_module
+from programs import run_chapter, run_module
 from tables import table
 
 LETTERS = "абвгдежзиклмнопрстуфхцч"
@@ -93,7 +93,7 @@ def test_a_program_says_it_in_one_line_and_leaves_nothing(
         monkeypatch.chdir(tmp_path)
         status, (stdout, stderr) = train_alone(*line.split()), capfd.readouterr()
     else:
-        done = run_module(f"minidist.{name} {line}", n, cwd=tmp_path)
+        done = run_chapter(f"{name} {line}", n, cwd=tmp_path)
         status, stdout, stderr = done.returncode, done.stdout, done.stderr
     assert (status, stdout, stderr.strip("\n").count("\n")) == (2, "", 0)
     assert stderr.strip("\n").startswith("minidist: error: ")

@@ -52,10 +52,7 @@ def test_a_number_of_ranks_that_is_none(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [
-        ("MINIDIST_AUDIT", f"minidist.zero1 {SMALL}"),
-        ("MINIDIST_AUDIT_FILES", f"minidist.mapreduce wordcount {TEXT}"),
-    ],
+    [("MINIDIST_AUDIT", f"minidist.zero1 {SMALL}"), ("MINIDIST_AUDIT_FILES", f"minidist.mapreduce wordcount {TEXT}")],
 )
 def test_an_audit_without_a_folder(name: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -66,10 +63,7 @@ def test_an_audit_without_a_folder(name: str, line: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("ranks", "line"),
-    [
-        (0, "minidist.train --steps 1 --width 512 --batch 64"),
-        (2, "minidist.zero1 --steps 1 --width 512 --batch 64"),
-    ],
+    [(0, "minidist.train --steps 1 --width 512 --batch 64"), (2, "minidist.zero1 --steps 1 --width 512 --batch 64")],
 )
 @pytest.mark.parametrize("megabytes", [300, *(pytest.param(size, marks=pytest.mark.slow) for size in (20, 110, 210))])
 def test_too_little_memory(ranks: int, line: str, megabytes: int, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.nn.tensor import Parameter
 from minidist.tp.group import Sliced, cut_places
-from programs import run_module
+from programs import run_chapter
 from ranks import launch
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
@@ -71,14 +71,8 @@ def test_mixed_precision_is_close_to_serial_training(case: list[Any], n: int) ->
 B, S, H, A, LAYERS = jobs.BATCH, jobs.CONTEXT, 36, 12, 2
 COUNTED: list[list[Any]] = [
     ["gpt", sequence, gather, "mixed", "adamw", 1, recompute]
-    for sequence, gather, recompute in [
-        (False, False, "none"),
-        (True, False, "none"),
-        (False, False, "selective"),
-        (True, False, "selective"),
-        (False, True, "full"),
-        (True, True, "full"),
-    ]
+    for gather, recompute in ((False, "none"), (False, "selective"), (True, "full"))
+    for sequence in SEQUENCE
 ]
 
 
@@ -177,7 +171,7 @@ def test_what_a_layer_keeps_without_dropout_and_with_the_papers(t: int, options:
     """sbh(32 + 2as/h) and sbh(34 + 5as/h), cut; the second from a forward of which training knows nothing."""
     s, b, h, a, layers = 8, 4, 16, 4, 2
     line = f"--layers {layers} --width {h} --context {s} --batch {b} --steps 2 --precision mixed --json - {options}"
-    report = json.loads(run_module(f"minidist.tensor_parallel {line}", t).stdout)
+    report = json.loads(run_chapter(f"tensor_parallel {line}", t).stdout)
     claims = {claim["claim"]: claim for claim in report["claims"]}
     shared = t if "sequence" in options else 1
     for name, (whole, core) in {"a layer keeps": (8, 2), "with dropout 0.1": (10, 5)}.items():

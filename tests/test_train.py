@@ -78,8 +78,7 @@ def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "words"),
-    table(__file__, "no_output_overwrites_an_input_or_another_output"),
+    ("first", "second", "words"), table(__file__, "no_output_overwrites_an_input_or_another_output")
 )
 def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
     (tmp_path / "text").write_text("some text " * 1000)

@@ -21,7 +21,7 @@ from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
-from programs import run_python
+from programs import run_chapter
 from ranks import launch
 
 RANKS = 4
@@ -118,10 +118,6 @@ def test_each_checkpoint_goes_down_and_up_once(every: int) -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def chapter(n: int, *arguments: str) -> Any:
-    return run_python("-m", "minidist.zero_r", *arguments, ranks=n, timeout=150)
-
-
 SMALL = "--steps 2 --layers 3 --width 24 --heads 4 --context 8 --batch 8 --witness"
 LINES = [
     f"--tp {tp} --zero {zero} {more}"
@@ -169,22 +165,22 @@ def test_every_claim_holds_and_everything_is_named(line: str) -> None:
 
 
 FRAGMENTED = (
-    "--tp 1 --activations device --precision fp32 --zero 3 --width 128 --context 32 --batch 8 --layers 2 --steps 2"
-    " --device-memory 3.2MB"
+    "zero_r --tp 1 --activations device --precision fp32 --zero 3 --width 128 --context 32 --batch 8 --layers 2"
+    " --steps 2 --device-memory 3.2MB"
 )
 
 
 @pytest.mark.slow
 def test_a_run_fails_with_a_third_of_its_memory_free_and_trains_with_one_room(tmp_path: Path) -> None:
     pieces, room = tmp_path / "pieces.svg", tmp_path / "room.svg"
-    scattered = chapter(8, *FRAGMENTED.split(), "--scattered", "--arena-plot", str(pieces))
+    scattered = run_chapter(f"{FRAGMENTED} --scattered --arena-plot {pieces}", 8, timeout=150)
     assert scattered.returncode == 1
     said = scattered.stderr.strip().splitlines()[0]
     assert said.startswith("minidist: error: rank ")
     assert " do not fit into a hole of the device, though " in said
     free = int(said.partition("are free (")[2].partition("%")[0])
     assert free > 30
-    together = chapter(8, *FRAGMENTED.split(), "--arena-plot", str(room))
+    together = run_chapter(f"{FRAGMENTED} --arena-plot {room}", 8, timeout=150)
     assert (together.returncode, together.stderr.count("error")) == (0, 0)
     assert "out of memory" in pieces.read_text()
     assert "out of memory" not in room.read_text()
@@ -196,8 +192,8 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     """Each of C1 to C5 trains as many layers as fit by the formulas, and one more does not; P_a, P_os+g and the host
     each make room for more."""
     report, bars = tmp_path / "report.json", tmp_path / "bars.svg"
-    sizes = ["--configurations", str(bars), "--width", "16", "--context", "16", "--batch", "32"]
-    done = chapter(4, *sizes, "--device-memory", "400KB", "--json", str(report))
+    line = f"zero_r --configurations {bars} --width 16 --context 16 --batch 32 --device-memory 400KB --json {report}"
+    done = run_chapter(line, 4, timeout=150)
     assert (done.returncode, done.stderr) == (0, "")
     found = {row["name"]: row["layers"] for row in json.loads(report.read_text())["configurations"]}
     assert list(found) == ["C1", "C2", "C3", "C4", "C5"]

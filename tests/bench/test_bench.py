@@ -75,29 +75,11 @@ def test_what_is_printed_and_written(measured, tmp_path, monkeypatch, capsys):
         *("processor", "cores", "caches", "system", "python", "numpy", "blas", "threads", "mpi", "others", "malloc")
     }
     assert written["machine"]["numpy"] == np.__version__
+    usual = {"ratio": 2.5, "spread": [2.0, 3.0], "target": 3.0, "ours": 5500.0, "theirs": 2000.0, "unit": "ms"}
+    missing = {**dict.fromkeys(usual), "target": 0.9, "unit": ""}
     assert written["rows"] == [
-        {
-            "name": ROW.name,
-            "beside": ROW.beside,
-            "ratio": 2.5,
-            "spread": [2.0, 3.0],
-            "target": 3.0,
-            "ours": 5500.0,
-            "theirs": 2000.0,
-            "unit": "ms",
-            "reached": True,
-        },
-        {
-            "name": measured.name,
-            "beside": measured.beside,
-            "ratio": None,
-            "spread": None,
-            "target": 0.9,
-            "ours": None,
-            "theirs": None,
-            "unit": "",
-            "reached": None,
-        },
+        {"name": ROW.name, "beside": ROW.beside, **usual, "reached": True},
+        {"name": measured.name, "beside": measured.beside, **missing, "reached": None},
     ]
 
 

@@ -261,17 +261,7 @@ def test_refusals() -> None:
     Path("text.txt").write_text("".join(map(chr, range(97, 122))) * 20)
     assert "text.txt has 25 different characters, and the model 17 tokens" in refused("--context 12")
     Path("text.txt").write_text(TEXT)
-    for key, value, says in (
-        ("hidden_act", "gelu", "hidden_act 'gelu' in its config.json is not here"),
-        ("rope_parameters", {"rope_type": "llama3", "rope_theta": 1e4}, "in its config.json is not here"),
-        ("head_dim", 10, "no chapter trains such a model: llama with its config.json"),
-        ("attention_bias", True, "no chapter trains such a model"),
-        ("model_type", "qwen2", "no chapter trains such a model: qwen2"),
-        ("model_type", "falcon", "model_type 'falcon' is not here"),
-        ("vocab_size", 18, "has model.embed_tokens.weight of shape (17, 24), and its config.json says (18, 24)"),
-        ("num_hidden_layers", 5, "has no model.layers.4."),
-        ("num_hidden_layers", 3, "has 'model.layers.3."),
-    ):
+    for key, value, says in table(__file__, "what_no_chapter_reads"):
         config.write_text(json.dumps(MODELS["llama"] | {key: value}))
         assert says in refused("--context 12"), key
     config.write_text(json.dumps(MODELS["llama"]))

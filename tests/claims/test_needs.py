@@ -110,21 +110,10 @@ def test_of_a_pipeline_what_lies_between_stages_is_not_in_it(every: int) -> None
             assert need.without == ["messages on their way"]
 
 
-IN_CHUNKS = (
-    "interleaved",
-    "breadth-first",
-    "llama3",
-    "zb-h1",
-    "zb-h2",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "chimera",
-    "dualpipe",
-)
+IN_CHUNKS = "interleaved breadth-first llama3 zb-h1 zb-h2 zb-v v-half v-min chimera dualpipe"
 
 
-@pytest.mark.parametrize("schedule", IN_CHUNKS)
+@pytest.mark.parametrize("schedule", IN_CHUNKS.split())
 def test_what_is_in_flight_in_several_chunks_or_waits_for_w(schedule: str) -> None:
     """Each kind to the byte, by the order of the stage's own work."""
     line = f"pipeline --schedule {schedule} -m 8 --batch 16 --layers 9 --width 16 --heads 4 --context 16"
@@ -152,16 +141,7 @@ def test_what_persists_is_needed_beside_a_shard(n: int) -> None:
         assert all(need.kinds[kind] == found[kind] for kind in ("gradients", "optimizer"))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            "--schedule zb-h1 --recompute full",
-            "messages on their way, activations with zb-h1, of all but one micro-batch",
-        ),
-        ("--schedule 2bw -m 4", "activations with 2bw, of all but one micro-batch, older versions of the parameters"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), table(__file__, "where_there_is_no_formula_that_is_said"))
 def test_where_there_is_no_formula_that_is_said(options: str, says: str) -> None:
     promised = estimated(f"pipeline {SHAPE} --batch 12 {options}", 4)
     words = " ".join(needs.in_words(promised, 10**6).split())

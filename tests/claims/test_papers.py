@@ -145,7 +145,7 @@ OTHERS = {  # what is counted on other ranks: a job, the line of another program
 }  # fmt: skip
 
 
-SOME = shard_of_this_run([*OTHERS], 5)
+SOME = shard_of_this_run([*OTHERS], 8)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME)) for name in OTHERS])

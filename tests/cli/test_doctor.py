@@ -173,16 +173,9 @@ def test_mpirun_of_another_mpi_is_found_before_a_job_is_tried(script):
 
 
 NEEDED_BY_DOCTOR = (
-    *(
-        "__init__.py",
-        "__main__.py",
-        "system/__init__.py",
-        "system/unix.py",
-        "cli/__init__.py",
-        "cli/doctor.py",
-        "cli/mends.py",
-    ),
-    *("cli/options.py", "mpi/__init__.py", "mpi/early_end.py", "mpi/environment.py", "mpi/output.py", "mpi/shm.py"),
+    *("__init__.py", "__main__.py", "system/__init__.py", "system/unix.py", "cli/__init__.py", "cli/doctor.py"),
+    *("cli/mends.py", "cli/options.py", "mpi/__init__.py", "mpi/early_end.py", "mpi/environment.py", "mpi/output.py"),
+    "mpi/shm.py",
 )
 
 

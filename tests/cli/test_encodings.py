@@ -14,7 +14,7 @@ import pytest
 from classroom.tiny import RIGHT, classroom, make_lessons
 from minidist.contents import CHAPTERS
 from minidist.mpi.output import STAND_IN, STAND_INS, in_a_line
-from programs import run_module
+from programs import run_chapter, run_module
 from sampling import shard_of_this_run
 from tables import table
 
@@ -58,7 +58,8 @@ def test_what_an_encoding_lacks_is_spelled_out(line: str, encoding: str) -> None
 )
 def test_the_report_of_a_chapter_in_ascii(name: str, tmp_path: Path) -> None:
     options = {"mapreduce": f"wordcount {ROOT / 'README.md'} --output {tmp_path / 'out'}", "ring": ""}.get(name, SMALL)
-    done = run(f"minidist.{name} {options}", 0 if name == "train" else 4, PYTHONIOENCODING="ascii")
+    ranks, environment = 0 if name == "train" else 4, {"PYTHONIOENCODING": "ascii"}
+    done = run_chapter(f"{name} {options}", ranks, errors="backslashreplace", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "ok\n" in done.stdout or name == "train"
     assert done.stdout.isascii()

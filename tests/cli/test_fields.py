@@ -13,6 +13,7 @@ from minidist.cli.fields import fill, flag, operand, option, output, outputs, pa
 from minidist.cli.options import Parser, at_least, memory_size
 from minidist.cli.shared import FileOptions, ModelOptions, TrainingOptions
 from minidist.programs.chapter import find_all
+from tables import table
 
 CHAPTERS = find_all()
 
@@ -63,15 +64,7 @@ def test_a_zero_that_is_given_is_not_the_default() -> None:
     assert parsed.given == {"steps", "validate", "lr", "prove"}
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("", "required: FILE"),
-        ("a --depth 0", "--depth: must be at least 1"),
-        ("a --quick --slow", "--slow: not allowed with argument --quick"),
-        ("a --lazy", "--lazy is called --slow now"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), table(__file__, "what_cannot_be_is_one_line"))
 def test_what_cannot_be_is_one_line(line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse(made(), line.split())

@@ -15,6 +15,7 @@ from minidist import Finished, UsageError, __version__
 from minidist.__main__ import CHAPTERS, USUAL, contents
 from minidist.cli.options import in_one_process
 from programs import run_python
+from tables import table
 
 ROOT = Path(__file__).parents[2]
 
@@ -202,16 +203,7 @@ sys.exit(in_one_process(work))
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "err"),
-    [
-        ("return 1", 1, ""),
-        ("raise Finished('help')", 0, ""),
-        ("raise UsageError('no')", 2, "minidist: error: no\n"),
-        ("sys.stdout.flush()", 141, ""),  # in the middle of the work: as a shell reports a command that was cut short
-        ("from minidist.cli.tables import make_console; make_console().print('a table')", 141, ""),
-    ],
-)
+@pytest.mark.parametrize(("how", "status", "err"), table(__file__, "a_reader_who_has_left"))
 def test_a_reader_who_has_left_changes_no_status_of_work_that_is_done(how, status, err):
     run = for_nobody("-c", PROGRAM.format(how))
     assert (run.returncode, run.stderr) == (status, err)

@@ -13,10 +13,11 @@ import pytest
 
 import minidist
 from minidist.contents import CHAPTERS
-from programs import run_python
+from programs import run_chapter, run_python
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "minidist/deepspeed/zero3.json"
+UTF_8 = {"PYTHONIOENCODING": "utf-8"}
 SMALL = "--steps 1 --layers 4 --width 8 --heads 4 --context 8 --batch 8"
 ALONE = (
     pytest.param("minidist.mapreduce --cluster", marks=pytest.mark.slow),
@@ -31,7 +32,7 @@ ALONE = (
 
 
 def run(*words: str, ranks: int = 0, cwd: Path = ROOT) -> Any:
-    return run_python(*words, ranks=ranks, cwd=cwd, env={"PYTHONIOENCODING": "utf-8"})
+    return run_python(*words, ranks=ranks, cwd=cwd, env=UTF_8)
 
 
 def too_wide(text: str) -> list[str]:
@@ -48,7 +49,7 @@ def test_lines_of_80_columns(line: str) -> None:
 
 
 def test_a_configuration_runs_in_80_columns() -> None:
-    done = run("-m", "minidist.deepspeed", CONFIG, "--precision", "bf16", *SMALL.split(), ranks=4)
+    done = run_chapter(f"deepspeed {CONFIG} --precision bf16 {SMALL}", 4, cwd=ROOT, env=UTF_8)
     assert done.returncode == 0
     assert too_wide(done.stdout + done.stderr) == []
 
@@ -69,8 +70,12 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
         outputs |= {"checkpoint": ["--save", "saved"], "export": ["--export", "export.st"]}
         outputs |= {"memory plot": ["--memory-plot", "plot.svg"]} if name != "parameter_server" else {}
     outputs |= {"trace": ["--trace", "trace.json"]} if name == "pipeline" else {}
-    ranks = 0 if name == "train" else 4
-    done = run("-m", f"minidist.{name}", *options, *chain(*outputs.values()), ranks=ranks, cwd=tmp_path)
+
+    def run_with(options: list[str]) -> Any:
+        ranks = 0 if name == "train" else 4
+        return run_chapter([name, *options, *chain(*outputs.values())], ranks, cwd=tmp_path, env=UTF_8)
+
+    done = run_with(options)
     assert (done.returncode, done.stderr) == (0, "")
     assert too_wide(done.stdout) == []
     said = re.findall(r"^(.+) written to (.+)$", done.stdout, re.MULTILINE)
@@ -79,9 +84,8 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["format"] == 1
     if name in ("mapreduce", "ring"):
         outputs["report"] = ["--json", "-"]
-        options = ["again" if option == "out" else option for option in options]
-        done = run("-m", f"minidist.{name}", *options, *chain(*outputs.values()), ranks=ranks, cwd=tmp_path)
-        assert json.loads(done.stdout)["format"] == 1
+        again = run_with(["again" if option == "out" else option for option in options])
+        assert json.loads(again.stdout)["format"] == 1
 
 
 def test_reports_of_tools_have_a_form(tmp_path: Path) -> None:
@@ -141,17 +145,7 @@ def test_rank_0_alone_writes_junit(tmp_path: Path) -> None:
         "import time\n\n\ndef test_it(comm, record_property):\n"
         "    record_property('rank', comm.rank)\n    time.sleep(comm.rank)  # it would write last\n"
     )
-    words = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "minidist.claims.fixtures",
-        "-p",
-        "no:cacheprovider",
-        "--junitxml=out.xml",
-        "test_it.py",
-    ]
-    assert run(*words, ranks=2, cwd=tmp_path).returncode == 0
+    line = "-m pytest -q -p minidist.claims.fixtures -p no:cacheprovider --junitxml=out.xml test_it.py"
+    assert run(*line.split(), ranks=2, cwd=tmp_path).returncode == 0
     found = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert [each.get("value") for each in found.iter("property")] == ["0"]

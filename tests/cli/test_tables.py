@@ -7,6 +7,7 @@ from minidist.claims.letters import legend
 from minidist.claims.screen import part_of, print_claims, times, verdict
 from minidist.cli.tables import make_table, number, show
 from programs import run_python
+from tables import table
 
 
 def claim(name, unit, counted=1):
@@ -40,25 +41,7 @@ def test_how_many_claims_hold():
     assert verdict([holds, fails]) == "1 of 2 claims does not hold."
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [  # Ψ = 210,752 of the usual model, 16 bytes each
-        ("zero3 --ranks 4", "Each rank held 843,008 bytes of model states, a quarter of 3,372,032, and sent 1.5 times"),
-        ("zero1 --ranks 4", "Each rank held 1,475,264 bytes of model states, 43.8 % of 3,372,032, and sent as much as"),
-        ("zero3 --ranks 1", "The rank held 3,372,032 bytes of model states, all of 3,372,032."),
-        ("local_sgd --ranks 2 --every 1 --steps 3", "all of 3,372,032, and sent as much as data parallelism."),
-        ("local_sgd --ranks 2 --every 2 --steps 4", "and sent 0.5 times as much as data parallelism."),
-        (
-            "local_sgd --ranks 2 --every 5 --steps 5",
-            "all of 3,372,032, and sent 0.2 times as much as data parallelism.",
-        ),
-        ("infinity --ranks 2", "Each rank held 99,968 bytes of model states on its device, 2.96 % of 3,372,032"),
-        (
-            "data_parallel --ranks 2 --grad-dtype fp32",
-            "Each rank held 3,793,536 bytes of model states, all of 3,793,536, and sent",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), table(__file__, "what_a_rank_held_and_sent"))
 def test_what_happened_in_a_line(line, words):
     """By the papers' formulas: 16Ψ/N and 3Ψ instead of 2Ψ; 4Ψ + 12Ψ/N; with gradients of 4 bytes, 18Ψ."""
     name, _, options = line.partition(" ")

@@ -57,17 +57,8 @@ def test_no_key_is_taken_for_an_unknown_one(tmp_path: Path, key: str) -> None:
     "section", ["fsdp_config", "dynamo_config", "fp8_config", "parallelism_config", "mpirun_config"]
 )
 def test_whatever_a_file_says_is_printable(tmp_path: Path, section: str) -> None:
-    strange = {
-        "a.b": 1,
-        "": 2,
-        ".": 3,
-        "\x1b[31m": 4,
-        "x\ny": 5,
-        7: 6,
-        "z" * 300: 7,
-        "list": [[1]],
-        "text": "\x1b[0m" * 99,
-    }
+    strange: dict[Any, Any] = {"a.b": 1, "": 2, ".": 3, "\x1b[31m": 4, "x\ny": 5, 7: 6, "z" * 300: 7}
+    strange |= {"list": [[1]], "text": "\x1b[0m" * 99}
     said = {"distributed_type": "FSDP", "gpu_ids": "\x1b[31m", "main_process_ip": ["\n"], section: strange}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(said))
     text = explain.explain([str(tmp_path / "a.yaml")])

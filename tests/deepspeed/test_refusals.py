@@ -76,15 +76,6 @@ def test_no_word_is_of_a_refusal_that_is_gone() -> None:
         assert any(re.fullmatch(name, refused, re.DOTALL) for refused in FOUND), name
 
 
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("it has a chapter, minidist.tensor_parallel, and an option, minidist.parallel3d --tp", []),
-        ("its axes have chapters: run minidist.parallel3d", []),
-        ("each sequence is one rank's: leave it at 1", ["context_parallel"]),
-        ("experts need another model", ["expert_parallel"]),
-        ("gradients add up in the dtype in which they are stored", ["--grad-dtype"]),
-    ],
-)
+@pytest.mark.parametrize(("reason", "words"), table(__file__, "what_was_refused_until_the_book_had_it"))
 def test_what_was_refused_until_the_book_had_it_would_be_found(reason: str, words: list[str]) -> None:
     assert stale(reason, words)

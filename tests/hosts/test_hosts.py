@@ -17,6 +17,8 @@ from minidist.hosts import compare
 from minidist.hosts.network import Network, Record, account, across, bits, check_programs, step_of
 from minidist.launch import launcher
 from minidist.programs.chapter import find
+from programs import run_python
+from tables import table
 
 MARK = "MINIDIST_TEST_HOSTS"  # in the environment of all processes of a test
 ANOTHER_USER = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]  # not root, and without its rights
@@ -25,14 +27,7 @@ SMALL = ["--steps", "3", "--validate", "0", "--layers", "2"]
 
 def hosts(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command. Skips the test, with the reason, where the system allows no namespaces."""
-    done = subprocess.run(
-        [sys.executable, "-m", "minidist", "hosts", *words],
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done: subprocess.CompletedProcess[str] = run_python("-m", "minidist", "hosts", *words, env=environment, timeout=300)
     if done.stderr.startswith(("minidist: error: hosts", "minidist: error: no hosts on this system: unshare")):
         pytest.skip(done.stderr.strip())
     return done
@@ -135,19 +130,7 @@ def test_root_is_not_needed_where_users_may_have_namespaces() -> None:
     assert "host1" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("", "say how many hosts"),
-        ("0 -- true", "say how many hosts"),
-        ("2", "say after --"),
-        ("2 --rate fast -- true", "must be a rate"),
-        ("2 --delay long -- true", "must be a time"),
-        ("2 --racks 3 -- true", "cannot be in 3 racks"),
-        ("2 --plot a.svg -- true", "give both"),
-        ("--compare --plot a.txt", "ends in .pdf"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), table(__file__, "what_cannot_work_is_refused_in_a_line"))
 def test_what_cannot_work_is_refused_in_a_line(
     line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,10 @@
 """What tests of all chapters run on ranks: their command lines; and gradients that overflow float16."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
+from jobs.engines import ENGINES, batch, model, overflow_on_the_last, settings, states_of
 from minidist.engine import Engine
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
@@ -17,14 +14,10 @@ from ranks import printed
 
 def steps(engine: Engine, n: int, after: list[Any]) -> None:
     """n steps on one batch; after each, what an overflow must change alike on all ranks, or leave as it is."""
-    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (7, CONTEXT + 1))
     for _ in range(n):
-        loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
-        engine.backward(loss)
-        engine.step()
-        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
-        digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
-        after.append({"loss": loss.value, "scale": engine.loss_scale.scale, "updates": engine.updates, "held": digest})
+        loss = engine.train_batch(*batch(0, 7))
+        seen = {"loss": loss, "scale": engine.loss_scale.scale, "updates": engine.updates}
+        after.append({**seen, "held": states_of(engine)})
 
 
 def from_too_large_a_scale(engine: Engine) -> list[Any]:
@@ -47,15 +40,7 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in ENGINES.items():
         engine = make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm)
-        flat: Any = engine.units[1].flats[0]
-        collect = flat.collect
-
-        def collect_and_overflow(grad: np.ndarray, collect: Any = collect, engine: Engine = engine) -> None:
-            collect(grad)
-            if comm.rank == comm.size - 1 and engine.steps == 1:
-                grad[3] = np.inf
-
-        flat.collect = collect_and_overflow
+        overflow_on_the_last(comm, engine, engine.units[1].flats[0], element=3)
         found[name] = []
         steps(engine, 3, found[name])
     return found
@@ -75,9 +60,5 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             status = chapter.work(comm, chapter.prepared([*options, "--json", str(report)], comm)) or 0
             comm.ledger.check_requests()
         comm.barrier()  # until the report is there
-        found[line] = {
-            "status": status,
-            "printed": screen.getvalue(),
-            **json.loads(report.read_text(encoding="utf-8")),
-        }
+        found[line] = {"status": status, "printed": screen.getvalue(), **json.loads(report.read_text(encoding="utf-8"))}
     return found

@@ -10,6 +10,11 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.port import DTYPES
 from minidist.mpi.witness import witnessed
 
+# Those that over MPI share a start, by the number of ranks.
+TOGETHER = {
+    2: ("wrong_messages", "bad_calls", "requests", "count"),
+    4: ("shapes_and_dtypes", "count", "count_with_witness", "split"),
+}
 # What rank 0 sends where rank 1 expects 10 x float64.
 WRONG_MESSAGES = {
     "shorter": (9, "float64"),

@@ -27,9 +27,7 @@ def model(name: str, context: int, dropout: float = 0.0) -> list[Unit]:
 
 def settings(precision: str, accumulate: int = 1, recompute: str = "none", dropout: float = 0.0) -> Settings:
     """dropout is the model's, and goes along with them."""
-    made = engines.settings(precision, "adamw", accumulate, clip=0.5)
-    made.recompute = recompute
-    return made
+    return engines.settings(precision, "adamw", accumulate, clip=0.5, recompute=recompute)
 
 
 def train(engine: Engine, context: int) -> dict[str, Any]:
@@ -50,7 +48,4 @@ def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
 
 def train_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
     """Results by the case's repr, on rank 0."""
-    results = {}
-    for case in cases:
-        results[repr(case)] = engines.on_first(comm, on_ranks(comm, case))
-    return results
+    return {repr(case): engines.on_first(comm, on_ranks(comm, case)) for case in cases}

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from typing import Any
 
-from minidist import UsageError, train
+from minidist import train
 from minidist.cli.fields import fill
 from minidist.cli.options import Parser
 from minidist.command import Job
@@ -26,17 +26,21 @@ def lines_of(chapter: Chapter) -> list[str]:
     return [*dict.fromkeys(["", *choices, *(case.format(batch=4, axis=2) for case in chapter.cases.values())])]
 
 
-def held_around_an_evaluation(comm: Comm) -> dict[str, Any]:
-    """By chapter and options: what this rank's device holds before an evaluation and after it, by kind."""
+CHAPTERS = {name: chapter for name, chapter in find_all().items() if isinstance(chapter, Chapter)}
+
+
+def every_line() -> list[str]:
+    return [f"{name} {SMALL} {line}".strip() for name, chapter in CHAPTERS.items() for line in lines_of(chapter)]
+
+
+def held_around_an_evaluation(comm: Comm, lines: list[str]) -> dict[str, Any]:
+    """By line: what this rank's device holds before an evaluation and after it, by kind."""
     found: dict[str, Any] = {}
-    for name, chapter in find_all().items():
-        for line in lines_of(chapter) if isinstance(chapter, Chapter) else ():
-            try:
-                job = chapter.prepared([*SMALL.split(), *line.split()], comm)
-            except UsageError:  # what does not go together, or not on these ranks
-                continue
-            if isinstance(job, Job):
-                found[f"{name} {line}".strip()] = around_an_evaluation(chapter, comm, job)
+    for line in lines:
+        name, *options = line.split()
+        job = CHAPTERS[name].prepared(options, comm)
+        if isinstance(job, Job):
+            found[line] = around_an_evaluation(CHAPTERS[name], comm, job)
     return found
 
 

@@ -36,15 +36,14 @@ def model(case: Model) -> list[Unit]:
     return with_experts(units, EXPERTS, Routing(top, capacity, ALPHA))
 
 
-def settings(case: Model) -> Any:
+def settings(case: Model, **more: Any) -> Any:
     *_, precision, optimizer, accumulate, recompute = case
-    made = engines.settings(precision, optimizer, accumulate, clip=0.5)
-    made.recompute = recompute
-    return made
+    return engines.settings(precision, optimizer, accumulate, clip=0.5, recompute=recompute, **more)
 
 
-def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
+def train(driver: Any) -> dict[str, Any]:
     """Losses, norms, gradients and parameters, from weights large enough for every gradient to be felt."""
+    engine = getattr(driver, "engine", driver)
     for flat in engine.flats:
         whole = np.zeros(flat.padded)
         for parameter, view in flat.views(whole):
@@ -53,10 +52,7 @@ def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
         flat.master[...] = whole[engine.piece(flat)]
         engine.refresh(flat)
     engine.after_update()
-    watched, losses = engines.watch_gradients(engine), []
-    for step in range(STEPS):
-        losses.append((driver or engine).train_batch(*engines.batch(step, BATCH, CONTEXT, VOCABULARY)))
-    return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
+    return engines.follow(driver, [engines.batch(step, BATCH, CONTEXT, VOCABULARY) for step in range(STEPS)])
 
 
 def serial(
@@ -69,7 +65,7 @@ def serial(
 
 
 def run(comm: Any, case: Model, ep: int, zero: int, bucket_size: int | None = None) -> dict[str, Any]:
-    made = replace(settings(case), bucket_size=bucket_size)
+    made = settings(case, bucket_size=bucket_size)
     engine = expert_parallel(model(case), made, comm, Layout(dp=comm.size, ep=ep), zero)
     plans = watch_plans(engine)
     return {**train(engine), "plans": plans}
@@ -93,7 +89,7 @@ def run_grid(comm: Any, case: Model, layout: Layout, zero: int, **how: Any) -> d
     units = model(case)
     layout = replace(layout, micro_batches=case[5], parts=cut(units, layout.pp * layout.chunks))
     driver = grid(units, settings(case), comm, layout, zero, **how)
-    return train(driver.engine, driver)
+    return train(driver)
 
 
 def watch_plans(engine: Engine) -> list[list[RoutingPlan]]:

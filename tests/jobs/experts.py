@@ -64,10 +64,8 @@ def settings(clip: float, accumulate: int) -> Settings:
 
 
 def train(engine: Engine) -> dict[str, Any]:
-    watched, losses = engines.watch_gradients(engine), []
-    for step in range(STEPS):
-        losses.append(engine.train_batch(*engines.batch(step, BATCH * engine.settings.accumulate, CONTEXT, VOCABULARY)))
-    return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
+    rows = BATCH * engine.settings.accumulate
+    return engines.follow(engine, [engines.batch(step, rows, CONTEXT, VOCABULARY) for step in range(STEPS)])
 
 
 def train_all(comm: Any, cases: list[tuple[str, float, int]]) -> list[dict[str, Any]]:

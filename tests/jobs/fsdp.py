@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from jobs import engines
 from minidist.command import Job
 from minidist.data_parallel import Axes, DataParallel
@@ -27,7 +25,7 @@ def job_of(words: str, units: list[Unit], settings: Settings, ranks: int) -> Job
 def engine_of(case: list[Any], comm: Comm) -> Engine:
     """case: [options, or one of the others' names; model, precision, accumulate, recompute]."""
     name, model, precision, accumulate, recompute = case
-    settings = replace(engines.settings(precision, "adamw", accumulate, clip=0.5), recompute=recompute)
+    settings = engines.settings(precision, "adamw", accumulate, clip=0.5, recompute=recompute)
     units = engines.model(model)
     if name == "data_parallel":
         return DataParallel(units, settings, comm)
@@ -51,10 +49,9 @@ def train_all(comm: Comm, cases: list[list[Any]], batch: int) -> dict[str, Any]:
     results = {}
     for case in cases:
         found = engines.train(engine_of(case, comm), batch)
-        losses = np.sum(comm.all_gather_object(np.array(found["losses"])), axis=0)
         arrays = {kind: found[kind] for kind in ("gradients", "parameters")}
         bits = b"".join(array.tobytes() for of in arrays.values() for array in of.values())
-        exact = arrays if case[2] == "fp64" else {}
+        losses, exact = engines.on_all(comm, found["losses"]), arrays if case[2] == "fp64" else {}
         results[repr(case)] = {"losses": losses, "bits": hashlib.blake2b(bits).hexdigest(), **exact}
     return results if comm.rank == 0 else {}
 

@@ -73,13 +73,6 @@ def receive_from_finished(comm: Comm) -> None:
         comm.recv(np.empty(3), 1)
 
 
-def one_misses_the_barrier(comm: Comm) -> None:
-    if comm.rank == 0:
-        comm.recv(np.empty(3), 1)
-    else:
-        comm.barrier()
-
-
 def one_loops(comm: Comm) -> None:
     print("before the hang")
     if comm.rank == 1:

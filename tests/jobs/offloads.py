@@ -29,9 +29,8 @@ def with_file(stage: int, units: Any, settings: Any, comm: Comm) -> infinity.Inf
 
 
 def train(make: Any, model: str, precision: str, mode: str, accumulate: int, *comm: Any) -> dict[str, Any]:
-    settings = engines.settings(precision, "adamw", accumulate, clip=0.5)
-    settings.recompute = mode
-    return engines.train(make(engines.model(model), settings, *comm), batch=12)
+    settings = engines.settings(precision, "adamw", accumulate, clip=0.5, recompute=mode)
+    return engines.train(make(engines.model(model), settings, *comm), rows=12)
 
 
 def matrix(comm: Comm, chapter: str, ways: list[tuple[str, int]]) -> dict[str, Any]:
@@ -46,9 +45,9 @@ def matrix(comm: Comm, chapter: str, ways: list[tuple[str, int]]) -> dict[str, A
             if precision == "fp64" and not name.startswith(chapter):
                 continue  # serial training is the truth there
             result = train(make, model, precision, mode, accumulate, comm)
-            losses = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
+            losses = engines.on_all(comm, result["losses"]).tolist()
             key = f"{name}, {model}, {precision}, {mode}, {accumulate}"
-            found[key] = {"losses": losses.tolist(), "parameters": result["parameters"]}
+            found[key] = {"losses": losses, "parameters": result["parameters"]}
     return found if comm.rank == 0 else {}
 
 
@@ -70,7 +69,7 @@ def delayed(comm: Comm, cases: list[tuple[int, str, int, float]]) -> list[dict[s
         late = engine.pending is not None
         engine.settle()
         losses.append(engine.evaluate(*tokens(STEPS)))
-        losses = np.sum(comm.all_gather_object(np.array(losses)), axis=0).tolist()
+        losses = engines.on_all(comm, losses).tolist()
         found.append({"losses": losses, "updates": engine.updates, "scale": engine.loss_scale.scale, "late": late})
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jobs import engines, pipelines
 from minidist.data_parallel import DataParallel
-from minidist.engine import Engine, Settings
+from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
@@ -66,14 +66,9 @@ def place_of(comm: Any, case: dict[str, Any]) -> tuple[DataParallel, Driver]:
     return cast(DataParallel, driver.engine), driver
 
 
-def train(engine: Engine, driver: Driver, context: int) -> dict[str, Any]:
-    """Some steps. This rank's losses; of each step the gradient's norm; the first step's gradients and the final
-    parameters, by name and whole, of the units that this rank has."""
-    found = engines.watch_gradients(engine)
-    losses = [driver.train_batch(*tokens(step, context)) for step in range(STEPS)]
-    found["losses"] = np.array([*losses, driver.evaluate(*tokens(99, context))])
-    found["parameters"] = engines.by_name(engine, lambda flat: flat.master)
-    return found
+def train(driver: Driver, context: int) -> dict[str, Any]:
+    """Some steps, of the units that this rank has."""
+    return engines.follow(driver, [tokens(step, context) for step in range(STEPS)], tokens(99, context))
 
 
 def tokens(step: int, context: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,8 +84,8 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     results = {}
     for name, case in cases.items():
         engine, driver = place_of(comm, case)
-        result = train(engine, driver, context_of(case))
-        result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
+        result = train(driver, context_of(case))
+        result["losses"] = engines.on_all(comm, result["losses"])
         copies = {key: hashlib.blake2b(array.tobytes()).hexdigest() for key, array in result["parameters"].items()}
         copies["norms"] = repr(result["norms"])
         everyone = {pair for other in comm.all_gather_object(copies) for pair in other.items()}
@@ -110,21 +105,12 @@ def overflow_in(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
     engine, driver = place_of(comm, case)
     engine.loss_scale = LossScale(2.0**10)
     # Of a block what is cut: no other rank has this element.
-    flat: Any = next(flat for flat in engine.units[-2].flats if flat.name.endswith("cut"))
-    collect = flat.collect
-
-    def collect_and_overflow(grad: np.ndarray) -> None:
-        collect(grad)
-        if comm.rank == comm.size - 1 and engine.steps == 1:
-            grad[1] = np.inf
-
-    flat.collect = collect_and_overflow
+    flat = next(flat for flat in engine.units[-2].flats if flat.name.endswith("cut"))
+    engines.overflow_on_the_last(comm, engine, flat, element=1)
     after = []
     for step in range(3):
         driver.train_batch(*tokens(step, context_of(case)))
-        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
-        digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
-        after.append({"updates": engine.updates, "held": digest})
+        after.append({"updates": engine.updates, "held": engines.states_of(engine)})
     return after
 
 

@@ -23,9 +23,8 @@ VOCABULARY, CONTEXT, BATCH, LAYERS, STEPS = 23, 4, 12, 5, 2
 
 def train(make: Any, model: str, precision: str, mode: str, *comm: Any) -> dict[str, Any]:
     """Some steps on a model of two layers with dropout; losses, gradients and parameters."""
-    settings = engines.settings(precision, "adamw", accumulate=1, clip=0.5)
-    settings.recompute = mode
-    return engines.train(make(engines.model(model), settings, *comm), batch=6)
+    settings = engines.settings(precision, "adamw", accumulate=1, clip=0.5, recompute=mode)
+    return engines.train(make(engines.model(model), settings, *comm), rows=6)
 
 
 def train_all(comm: Any) -> dict[str, Any]:
@@ -45,9 +44,7 @@ def model(dropout: float, width: int = 16) -> list[Unit]:
 
 
 def settings(precision: str, accumulate: int, recompute: str) -> Settings:
-    made = engines.settings(precision, "adamw", accumulate, clip=0.5)
-    made.recompute = recompute
-    return made
+    return engines.settings(precision, "adamw", accumulate, clip=0.5, recompute=recompute)
 
 
 def losses(driver: Driver) -> list[float]:
@@ -62,7 +59,7 @@ def serial(precision: str, accumulate: int, dropout: float, recompute: str = "no
 
 def on_each(comm: Any, made: dict[str, Callable[[], Driver]]) -> dict[str, list[float]]:
     """Each one's losses, over all ranks."""
-    return {name: list(np.sum(comm.all_gather_object(np.array(losses(make()))), axis=0)) for name, make in made.items()}
+    return {name: list(engines.on_all(comm, losses(make()))) for name, make in made.items()}
 
 
 def name_of(*case: Any) -> str:

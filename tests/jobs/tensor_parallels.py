@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from jobs import engines
 from minidist import tensor_parallel as chapter
 from minidist.data_parallel import DataParallel
@@ -26,9 +24,7 @@ def model(name: str) -> list[Unit]:
 
 
 def settings(precision: str, optimizer: str, accumulate: int, recompute: str) -> Settings:
-    made = engines.settings(precision, optimizer, accumulate, clip=0.5)
-    made.recompute = recompute
-    return made
+    return engines.settings(precision, optimizer, accumulate, clip=0.5, recompute=recompute)
 
 
 def tensor_parallel(
@@ -57,10 +53,8 @@ def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
     counted = []
     for name, sequence, gather, *rest in cases:
         engine = tensor_parallel(name, settings(*rest), comm, sequence, gather)
-        tokens = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
         comm.ledger.reset()
-        engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-        engine.step()
+        engine.train_batch(*engines.batch(0, BATCH, CONTEXT, VOCABULARY))
         counted.append(
             {"sent": comm.ledger.by_phase(), "memory": engine.peak_bytes(), "counted": engine.other_counts()}
         )

@@ -13,36 +13,43 @@ from minidist.exchange.one_process import run_ranks
 from minidist.exchange.rules import Rules
 from minidist.launch.job import RankResult
 from minidist.launch.launcher import launch
-from minidist.mpi.comm import Comm
+from minidist.launch.target_function import find_function
+from minidist.mpi.comm import Comm, Ledger
 
 
-def on_port(comm: Comm, port: str, target: str) -> Any:
-    """Over this port of MPI's, however many ranks share a core here."""
+def counted(function: Callable[[Comm], Any], comm: Comm) -> tuple[Any, Any, Any]:
+    """What it returns, and what its rank has sent."""
+    value = function(comm)
+    sent = {key: tuple(counts) for key, counts in comm.ledger.sent.items()}
+    return value, sent, tuple(comm.ledger.control)
+
+
+def on_port(comm: Comm, port: str, targets: list[str]) -> list[Any]:
+    """One after the other over this port of MPI's, however many ranks share a core here."""
     from minidist.mpi import over_mpi
 
-    module, _, name = target.partition(":")
     chosen = getattr(over_mpi, port)(over_mpi.MPI.COMM_WORLD)
-    return getattr(importlib.import_module(module), name)(Comm(chosen, comm.ledger))
+    return [counted(find_function(target), Comm(chosen, Ledger())) for target in targets]
+
+
+@functools.cache
+def started(port: str, n: int, *targets: str) -> list[Any]:
+    """MPI is started once for all of them."""
+    return launch("jobs.transports:on_port", n, port, targets).values
 
 
 def over_mpi(port: str, target: str, n: int) -> list[RankResult]:
-    done = launch("jobs.transports:on_port", n, port, target)
-    assert done.status == "ok", done.report
-    return done.ranks
-
-
-def here(target: str, n: int, run: Callable[[Callable[[Comm], RankResult], int], list[RankResult]]) -> list[RankResult]:
-    """In this process."""
     module, _, name = target.partition(":")
-    function = getattr(importlib.import_module(module), name)
+    beside = getattr(importlib.import_module(module), "TOGETHER", {}).get(n, ())
+    targets = [f"{module}:{each}" for each in beside] if name in beside else [target]
+    found = [rank[targets.index(target)] for rank in started(port, n, *targets)]
+    return [RankResult(finished=True, value=value, sent=sent, control=control) for value, sent, control in found]
 
-    def be_rank(comm: Comm) -> RankResult:
-        value = function(comm)
-        sent: Any = {key: tuple(counts) for key, counts in comm.ledger.sent.items()}
-        bytes_, messages = comm.ledger.control
-        return RankResult(finished=True, value=value, sent=sent, control=(bytes_, messages))
 
-    return run(be_rank, n)
+def here(target: str, n: int, run: Callable[[Callable[[Comm], Any], int], list[Any]]) -> list[RankResult]:
+    """In this process."""
+    found = run(functools.partial(counted, find_function(target)), n)
+    return [RankResult(finished=True, value=value, sent=sent, control=control) for value, sent, control in found]
 
 
 def by_rules(target: str, n: int, rules: Rules) -> list[RankResult]:

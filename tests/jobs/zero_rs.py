@@ -33,9 +33,8 @@ def model(dropout: float) -> list[Unit]:
 
 
 def settings(case: Case) -> Settings:
-    made = engines.settings(case.precision, "adamw", case.accumulate, clip=0.5)
-    made.recompute, made.bucket_size = "full", case.bucket
-    return made
+    how: Any = {"recompute": "full", "bucket_size": case.bucket}
+    return engines.settings(case.precision, "adamw", case.accumulate, clip=0.5, **how)
 
 
 def engine_of(comm: Any, case: Case) -> DataParallel:
@@ -63,15 +62,8 @@ def train_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
     results = []
     for case in (Case(*each) for each in cases):
         engine = engine_of(comm, case)
-        mine = losses(engine)
+        found: dict[str, Any] = {"losses": engines.on_all(comm, losses(engine)), "moved": engine.link.by_phase()}
         held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
         states = hashlib.blake2b(b"".join((array + 0).tobytes() for array in held)).hexdigest()  # -0 is 0
-        everyone = comm.all_gather_object((mine, states))
-        results.append(
-            {
-                "losses": np.sum([parts for parts, _ in everyone], axis=0),
-                "states": [states for _, states in everyone],
-                "moved": engine.link.by_phase(),
-            }
-        )
+        results.append({**found, "states": comm.all_gather_object(states)})
     return results if comm.rank == 0 else []

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jobs.processes import lives
+from jobs.processes import lives, wait_until
 from minidist import UsageError
 from minidist.exchange import waits
 from minidist.exchange.waits import Look
@@ -29,6 +29,8 @@ from minidist.launch.launcher import find_mpiexec, launch, started
 from minidist.launch.main_stack import format_stack, frames_in, main_stack
 from minidist.launch.rank_main import look
 from minidist.mpi.comm import Ledger
+from programs import run_python
+from tables import table
 
 JOBS = Path(__file__).parents[1] / "jobs"
 ROOT = Path(__file__).parents[2]
@@ -89,14 +91,7 @@ def test_ranks_that_print_without_end_are_ended():
     assert re.match(r"The job hung: rank [01] had printed more than 64 MB\.", job.report)
 
 
-@pytest.mark.parametrize(
-    ("target", "n", "words"),
-    [
-        ("jobs.launch_jobs:echo", 0, "at least 1 rank, not 0"),
-        ("echo", 2, "'echo' names no function"),
-        ("nowhere/exercise.py:f", 2, "there is no file nowhere/exercise.py"),
-    ],
-)
+@pytest.mark.parametrize(("target", "n", "words"), table(__file__, "nothing_to_start"))
 def test_nothing_to_start(target, n, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         launch(target, n)
@@ -436,17 +431,9 @@ def test_a_look_keeps_nothing_alive():
 # ---- nothing is left over -------------------------------------------------------------------------------------------
 
 
-def wait_until(condition):
-    """A generous deadline, met within a second unless the machine is very busy."""
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
 def pids_in(folder, n):
     """The ranks' process ids, when all of them have written theirs."""
-    wait_until(lambda: all((folder / str(rank)).exists() for rank in range(n)))
+    assert wait_until(lambda: all((folder / str(rank)).exists() for rank in range(n)))
     return [int((folder / str(rank)).read_text()) for rank in range(n)]
 
 
@@ -458,7 +445,7 @@ def test_a_launcher_that_is_killed_leaves_no_rank(tmp_path):
         pids = pids_in(tmp_path, 2)
         assert all(lives(pid) for pid in pids)
         launcher.kill()
-    wait_until(lambda: not any(lives(pid) for pid in pids))
+    assert wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
 def test_ctrl_c_in_the_launcher_ends_every_rank(tmp_path):
@@ -474,7 +461,7 @@ def test_ctrl_c_in_the_launcher_ends_every_rank(tmp_path):
         launch("jobs.launch_jobs:write_pid_and_wait", 2, str(tmp_path))
     thread.join()
     assert len(pids) == 2
-    wait_until(lambda: not any(lives(pid) for pid in pids))
+    assert wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
 def test_ctrl_c_of_somebody_who_looks_on_is_in_the_report(tmp_path):
@@ -502,33 +489,17 @@ def test_the_timeout_leaves_no_rank_and_no_file(tmp_path, monkeypatch):
         assert running.wait_until(lambda: all((ids / str(rank)).exists() for rank in range(2)), 60) is None
         job = running.wait(0.3)
     assert job.status == "hung"
-    wait_until(lambda: not any(lives(pid) for pid in pids_in(ids, 2)))
+    assert wait_until(lambda: not any(lives(pid) for pid in pids_in(ids, 2)))
     assert list(tmp_path.iterdir()) == [ids]
 
 
 # ---- chapters under plain mpirun ------------------------------------------------------------------------------------
 
 
-def start(n, *args):
-    """`mpirun -n N python run_script.py ARGS`; without mpirun if n is 0."""
-    mpirun = [find_mpiexec(), "-n", str(n)] if n else []
-    return subprocess.Popen(
-        [*mpirun, sys.executable, JOBS / "run_script.py", *args],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def finish(n, *args):
-    """(exit status, stdout, stderr) of a job that ends by itself."""
-    process = start(n, *args)
-    try:
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    return process.returncode, out, err
+    """(exit status, stdout, stderr) of `mpirun -n N python run_script.py ARGS`, without mpirun if n is 0."""
+    done = run_python(str(JOBS / "run_script.py"), *args, ranks=n)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
@@ -566,14 +537,7 @@ def test_an_exception_on_one_rank_is_printed_alone_and_ends_the_job():
     assert err.count("File ") == 1  # main's own frame
 
 
-@pytest.mark.parametrize(
-    ("mode", "words"),
-    [
-        ("sys.exit", r"rank 1 failed:\nsys\.exit\(0\) was called at run_script\.py:\d+\. .*\n"),
-        ("drop", r"rank 1 failed:\nminidist\.mpi\.comm\.CommError: never waited for, .*\n"),
-        ("broken prepare", r"rank 1 failed:\nTraceback (.|\n)*\nLookupError: a mistake in prepare\n"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "words"), table(__file__, "other_ways_to_fail_on_one_rank"))
 def test_other_ways_to_fail_on_one_rank(mode, words):
     status, _, err = finish(3, mode, "1")
     assert status == 1
@@ -588,7 +552,9 @@ def test_when_every_rank_fails_the_job_ends_too():
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_when_mpirun_is_killed_or_interrupted_no_rank_is_left(sent):
-    process = start(3, "wait")
+    command = [find_mpiexec(), "-n", "3", sys.executable, JOBS / "run_script.py", "wait"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         output = ""
         while output.count("process") < 3 or not output.endswith("\n"):  # lines of several ranks may run together
@@ -599,7 +565,7 @@ def test_when_mpirun_is_killed_or_interrupted_no_rank_is_left(sent):
         assert len(pids) == 3
         assert all(lives(pid) for pid in pids)
         process.send_signal(sent)
-        wait_until(lambda: not any(lives(pid) for pid in pids))
+        assert wait_until(lambda: not any(lives(pid) for pid in pids))
     finally:
         process.kill()
         process.communicate()
@@ -613,8 +579,7 @@ KEYS = st.recursive(
     max_leaves=4,
 )
 ARRAYS = hypothesis.extra.numpy.arrays(
-    hypothesis.extra.numpy.scalar_dtypes(),
-    hypothesis.extra.numpy.array_shapes(min_dims=0, min_side=0, max_side=3),
+    hypothesis.extra.numpy.scalar_dtypes(), hypothesis.extra.numpy.array_shapes(min_dims=0, min_side=0, max_side=3)
 )
 VALUES = st.recursive(
     KEYS | st.floats() | ARRAYS | ARRAYS.map(lambda array: array.flat[0] if array.size else None),

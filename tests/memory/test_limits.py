@@ -10,7 +10,7 @@ import pytest
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
 from minidist.launch.job import JobFailed
-from programs import run_module, run_python
+from programs import run_chapter, run_python
 from ranks import launch
 
 AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
@@ -18,7 +18,7 @@ SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"
 
 
 def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run_module(f"minidist.{line} {SHAPE}", n, cwd=folder)
+    return run_chapter(f"{line} {SHAPE}", n, cwd=folder)
 
 
 def needs(n: int, line: str, pool: str, folder: Path) -> int:

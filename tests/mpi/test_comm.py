@@ -13,6 +13,7 @@ import pytest
 
 from jobs.comm_jobs import WRONG_MESSAGES
 from jobs.transports import TRANSPORTS
+from tables import table
 
 
 @functools.cache
@@ -102,14 +103,7 @@ def test_a_request_must_be_waited_for_in_its_phase(run):
     assert "in phase 'hasty'" in careless["isend dropped"]
 
 
-@pytest.mark.parametrize(
-    ("case", "verb", "request_"),
-    [
-        ("receive into what is being sent", "receive into", "isend to"),
-        ("receive into what is being received", "receive into", "irecv from"),
-        ("send what is being received", "send", "irecv from"),
-    ],
-)
+@pytest.mark.parametrize(("case", "verb", "request_"), table(__file__, "the_memory_of_an_open_request_is_left_alone"))
 def test_the_memory_of_an_open_request_is_left_alone(run, case, verb, request_):
     for me, rank in enumerate(run("requests", 2)):
         words = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import minidist
+from programs import run_module
 
 PACKAGE = Path(minidist.__file__).parent
 
@@ -41,8 +42,7 @@ def test_no_chapter_needs_mpi4py_to_be_imported() -> None:
 def test_a_launcher_of_another_mpi_is_not_taken_for_one_rank(rank: str, lines: int) -> None:
     """Its variables are there, and each process is a whole job to MPI: the classic mixture, which says nothing."""
     variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": rank}
-    command = [sys.executable, "-m", "minidist.ring"]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    done = run_module("minidist.ring", env=variables)
     assert (done.returncode, done.stdout, done.stderr.count("minidist: error: ")) == (2, "", lines)
     assert ("started 4 ranks, and MPI knows 1" in done.stderr) == bool(lines)
 

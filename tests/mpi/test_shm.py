@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from minidist import UsageError
 from minidist.cli import doctor
 from minidist.launch.launcher import find_mpiexec, launch, started
 from minidist.mpi import shm
+from programs import run_module
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -165,14 +167,8 @@ def test_one_rank_speaks_even_if_a_rank_of_another_job_fails_at_that_moment(tmp_
     fcntl.flock(folder, fcntl.LOCK_EX)  # as that rank has it, until its job has ended
     release = threading.Timer(2, os.close, [folder])
     release.start()
-    command = [find_mpiexec(), "-n", "6", sys.executable, "-m", "minidist.ring", "--size", "10"]
-    run = subprocess.run(
-        command,
-        env={**ENV, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
-    )
+    few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (40, 40))
+    run = run_module("minidist.ring --size 10", 6, env={"TMPDIR": str(tmp_path)}, preexec_fn=few)
     release.join()
     says = "minidist: error: ulimit -n allows 40 open files, and MPI needs 48\n"
     assert (run.returncode, run.stdout, run.stderr) == (2, "", says)
@@ -192,10 +188,7 @@ def test_one_rank_speaks_even_if_a_rank_of_another_job_fails_at_that_moment(tmp_
 )
 @pytest.mark.parametrize("n", [0, 2])
 def test_a_limit_below_what_mpi_needs_is_one_line(n, limit, most, says):
-    command = [*([find_mpiexec(), "-n", str(n)] if n else []), sys.executable, "-m", "minidist.ring", "--size", "10"]
-    run = subprocess.run(
-        command, env=ENV, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(limit, (most, most))
-    )
+    run = run_module("minidist.ring --size 10", n, preexec_fn=lambda: resource.setrlimit(limit, (most, most)))
     assert (run.returncode, run.stdout, run.stderr) == (2, "", f"minidist: error: {says}\n")
 
 

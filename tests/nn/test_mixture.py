@@ -23,9 +23,7 @@ CASES = [*((routing, "none") for routing in ROUTINGS), *((ROUTINGS[4], again) fo
 
 
 def build(name: str, routing: Routing, recompute: str = "none", experts: int = 4) -> tuple[list[Unit], Settings]:
-    settings = engines.settings("fp64", "sgd", 1, clip=0.5)
-    settings.recompute = recompute
-    return with_experts(MODELS[name](), experts, routing), settings
+    return with_experts(MODELS[name](), experts, routing), engines.settings("fp64", "sgd", 1, 0.5, recompute=recompute)
 
 
 def train(engine: Engine) -> dict[str, object]:
@@ -33,11 +31,7 @@ def train(engine: Engine) -> dict[str, object]:
     for flat in engine.flats:
         for parameter, view in flat.views(flat.master):
             view += 0.3 * np.random.default_rng([*parameter.name.encode()]).standard_normal(view.shape)
-    watched, losses = engines.watch_gradients(engine), []
-    for step in range(2):
-        drawn = engines.tokens(step, 3, CONTEXT) % VOCABULARY
-        losses.append(engine.train_batch(drawn[:, :-1], drawn[:, 1:]))
-    return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
+    return engines.follow(engine, [engines.batch(step, 3, CONTEXT, VOCABULARY) for step in range(2)])
 
 
 @pytest.mark.parametrize(("routing", "recompute"), CASES, ids=str)
@@ -118,9 +112,7 @@ def test_mixed_precision_scales_the_balance_loss_like_the_loss() -> None:
     for precision in ("fp32", "mixed"):
         settings = engines.settings(precision, "sgd", 1, clip=0)
         engine = Engine(with_experts(MODELS["gpt"](), 4, Routing(2, None, balance=3.0)), settings)
-        drawn = engines.tokens(0, 3, CONTEXT) % VOCABULARY
-        watched = engines.watch_gradients(engine)
-        engine.train_batch(drawn[:, :-1], drawn[:, 1:])
+        found = engines.follow(engine, [engines.batch(0, 3, CONTEXT, VOCABULARY)])
         scale = PRECISIONS[precision].loss_scale
-        gradients.append(watched["gradients"]["block0.router.weight"] / scale)
+        gradients.append(found["gradients"]["block0.router.weight"] / scale)
     assert np.linalg.norm(gradients[1] - gradients[0]) < 1e-2 * np.linalg.norm(gradients[0])

@@ -86,10 +86,7 @@ def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
         assert found[1] != truth[policy][1], policy
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    table(__file__, "a_wrong_policy_is_one_line"),
-)
+@pytest.mark.parametrize(("value", "says"), table(__file__, "a_wrong_policy_is_one_line"))
 def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as refused:
         find("train").job(["--recompute", value], ranks=1)
@@ -162,8 +159,7 @@ def test_forwards_and_activations_by_hand(n: int) -> None:
 def forward(mode: str, s: int, b: int, h: int, a: int, layers: int, tiled: bool = False) -> tuple[Engine, Any]:
     """An engine in mixed precision, and the loss of its first forward."""
     config = GPTConfig(vocabulary=11, context=s, layers=layers, heads=a, width=h, dropout=0.1)
-    settings = engines.settings("mixed", "sgd", accumulate=1, clip=0)
-    settings.recompute, settings.tiled = mode, tiled
+    settings = engines.settings("mixed", "sgd", accumulate=1, clip=0, recompute=mode, tiled=tiled)
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
     engine = Engine(gpt(config), settings)
     return engine, engine.forward(tokens[:, :-1], tokens[:, 1:])

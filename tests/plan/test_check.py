@@ -195,7 +195,7 @@ HYBRID = small(), Choice(4, zero=3, hosts=2)
 TENSOR = small("gpt"), Choice(1, 2, 1, 2)
 RING = small(), Choice(1, 1, 2)
 SPLIT = small(), Choice(1, 2, 1, 2, 1, "zb-h1")
-LATER = "activations of layers"
+LATER, IN_FLIGHT = "activations of layers", "micro-batches in flight"
 EXPERTS = small(experts=4), Choice(4, ep=4)
 
 
@@ -219,6 +219,10 @@ def a_rank_more(formula: Callable[..., Any]) -> Callable[..., Any]:
     return lambda asked, held: formula(asked, [of._replace(among=of.among + 1) for of in held])
 
 
+def always(value: Any) -> Callable[..., Any]:
+    return lambda formula: lambda *given: value
+
+
 def with_one_more(formula: Callable[..., int]) -> Callable[..., int]:
     """A micro-batch more."""
     return lambda *given: formula(*given) + 1
@@ -230,7 +234,7 @@ MUTANTS: dict[str, Wrong] = {
     "one micro-batch more is in flight": (flights, "in_flight", one_more, SECOND, "activations of layers"),
     "targets do not linger": (flights, "in_flight", each(lingering=0), SECOND, "embedding, head, loss"),
     "states are of a rank more": (shares, "states_in", a_rank_more, HYBRID, "optimizer states"),
-    "keys and values take no room": (memory, "messages", lambda f: lambda *of: 0.0, RING, "keys, values sent"),
+    "keys and values take no room": (memory, "messages", always(0.0), RING, "keys, values sent"),
     "a unit is gathered for nothing": (needs, "moments", each(passing=0), HYBRID, "transient units"),
     "the head keeps nothing": (needs, "moments", each(ends=0), TENSOR, "embedding, head, loss"),
     "a stage sends twice": (traffic, "message_volumes", twice, TENSOR, "pipeline"),
@@ -242,29 +246,11 @@ MUTANTS: dict[str, Wrong] = {
     "context ranks send twice": (traffic, "context_volumes", twice, SECOND, "context"),
     "tokens go twice": (traffic, "expert_volumes", twice, EXPERTS, "experts"),
     "gradients are of no group": (Asked, "dividing", lambda f: property(lambda a: 1), EXPERTS, "data"),
-    "tokens stay on their hosts": (
-        check,
-        "share_across",
-        lambda f: lambda *of: 0.0,
-        EXPERTS,
-        "experts, to other hosts",
-    ),
-    "a zero-bubble stage holds one more": (
-        check.pipelines,
-        "in_flight",
-        with_one_more,
-        SPLIT,
-        "micro-batches in flight",
-    ),
+    "tokens stay on their hosts": (check, "share_across", always(0.0), EXPERTS, "experts, to other hosts"),
+    "a zero-bubble stage holds one more": (check.pipelines, "in_flight", with_one_more, SPLIT, IN_FLIGHT),
     "B leaves nothing for W": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(waiting=0), SPLIT, LATER),
     "B needs no room of its own": (needs, "layers_split", lambda f: lambda *of: f(*of)._replace(most=0), SPLIT, LATER),
-    "the head leaves nothing for W": (
-        needs,
-        "ends_split",
-        lambda f: lambda *of: (0, 0),
-        SPLIT,
-        "embedding, head, loss",
-    ),
+    "the head leaves nothing for W": (needs, "ends_split", always((0, 0)), SPLIT, "embedding, head, loss"),
     "norms are free": (traffic, "others", lambda f: lambda asked: {}, TENSOR, "of no axis"),
 }
 

@@ -96,17 +96,7 @@ def test_a_schedule_has_rows_of_its_own(tmp_path: Path) -> None:
         assert {*rows} == {(schedule, 2, "none")}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("tp=0", "has a tp from 1 to 1,000,000, not '0'"),
-        ("zero=4", "has a zero from 0 to 3, not '4'"),
-        ("tp=2,tp=2", "has tp twice"),
-        ("gpus=8", "has the keys dp, tp, cp, pp, ep, "),
-        ("schedule=2bw", "has a schedule of 1f1b, "),
-        ("tp", "not ''"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), table(__file__, "keys_that_are_none"))
 def test_keys_that_are_none(text: str, says: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as error:
         layout_keys(text)

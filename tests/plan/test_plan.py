@@ -5,8 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -42,6 +40,7 @@ from minidist.plan.trained import models
 from minidist.pp.options import parts
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import UNIT_COSTS, simulate
+from programs import run_python
 from tables import table
 
 ROOT = Path(__file__).parents[2]
@@ -582,7 +581,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("more", [["--explain", "1"], pytest.param(["--json", "-"], marks=pytest.mark.slow)])
 def test_a_plan_needs_the_standard_library_alone(more: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", BAN, *LINE, *more], cwd=ROOT, capture_output=True, text=True)
+    done = run_python("-c", BAN, *LINE, *more, cwd=ROOT, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     assert "tokens" in done.stdout
 

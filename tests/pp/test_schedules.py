@@ -4,10 +4,7 @@ import functools
 import itertools
 import json
 import math
-import os
 import shlex
-import subprocess
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +25,7 @@ from minidist.pp.timeline import Timeline, WorkSpan, in_flight, print_timelines,
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
 from minidist.text import data
+from programs import run_python
 from tables import table
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
@@ -423,12 +421,10 @@ def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, n,
     raise AssertionError(line)
 
 
-def run_without_mpi(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_mpi(*arguments: str) -> Any:
     """As `python -m minidist.pipeline` does, in a Python that has no mpi4py."""
     code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist.pipeline', run_name='__main__')"
-    environment = {**os.environ, "COLUMNS": "80"}
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return run_python("-c", code, *arguments, env={"COLUMNS": "80"})
 
 
 EXPLAINED = "F0&B1 is a forward that overlaps", "Without a flush, below"

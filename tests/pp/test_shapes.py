@@ -12,7 +12,6 @@ import pytest
 from closeness import largest_difference
 from jobs import engines
 from jobs import pipelines as jobs
-from jobs.engines import watch_gradients
 from minidist.engine import Engine
 from minidist.exchange.one_process import run_ranks
 from minidist.layout import Layout
@@ -61,11 +60,11 @@ def layers_of(p: int) -> int:
 @cache
 def serial(name: str, p: int, m: int, rows: int) -> dict[str, Any]:
     engine = Engine(model(name, layers_of(p)), jobs.settings("fp64", "sgd", m, 0.5))
-    found = watch_gradients(engine)
-    found["losses"] = [engine.train_batch(*tokens(step, m * rows)) for step in range(STEPS)]
-    found["losses"] += [engine.evaluate(*tokens(99, 2))]
-    found["parameters"] = {p.name: view for flat in engine.flats for p, view in flat.views(flat.master)}
-    return found
+    return follow(engine, m * rows)
+
+
+def follow(driver: Any, rows: int) -> dict[str, Any]:
+    return engines.follow(driver, [tokens(step, rows) for step in range(STEPS)], tokens(99, 2))
 
 
 def check(case: Case, name: str, dp: int = 1, tp: int = 1, zero: int = 0, recompute: str = "none") -> None:
@@ -82,15 +81,11 @@ def check(case: Case, name: str, dp: int = 1, tp: int = 1, zero: int = 0, recomp
             driver: Any = pipeline_of(units, wanted, comm, parts, schedule, contiguous=n)
         else:
             driver = grid(units, wanted, comm, layout, zero)
-        found = watch_gradients(driver.engine)
-        losses = [driver.train_batch(*tokens(step, m * rows)) for step in range(STEPS)]
-        losses += [driver.evaluate(*tokens(99, 2))]
-        held = [driver.engine.whole_parameters(flat, flat.master) for flat in driver.engine.flats]
-        parameters = {name: np.array(array) for named in held for name, array in named.items()}
-        return {**found, "losses": np.array(losses), "parameters": parameters}
+        return follow(driver, m * rows)
 
     ranks, truth = run_ranks(train, dp * p * tp), serial(name, p, m, rows)
-    np.testing.assert_allclose(sum(found["losses"] for found in ranks), truth["losses"], rtol=1e-12, atol=0)
+    losses = np.sum([found["losses"] for found in ranks], axis=0)
+    np.testing.assert_allclose(losses, truth["losses"], rtol=1e-12, atol=0)
     for found in ranks:
         np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)
         for kind in ("gradients", "parameters"):

@@ -21,17 +21,8 @@ BETWEEN = (820, 1366, 1600)  # where columns have just come, or are about to
 OF_CODE = "source/"  # pages that are made alike
 KINDS = [  # one page of each
     *("index", "chapters/index", "chapters/zero2", "chapters/pipeline", "lessons/index"),
-    *(
-        "lessons/04_ring_all_reduce/lesson",
-        "memory",
-        "schedules",
-        "plan",
-        "collectives",
-        "papers",
-        "rooms",
-        "changelog",
-    ),
-    *("minidist/README", "source/minidist/nn/flat.py", "search"),
+    *("lessons/04_ring_all_reduce/lesson", "memory", "schedules", "plan", "collectives", "papers", "rooms"),
+    *("changelog", "minidist/README", "source/minidist/nn/flat.py", "search"),
 ]
 
 

@@ -25,6 +25,7 @@ from minidist.site.views.html import in_words_of_form
 from minidist.site.views.schedules import LABELS, LEFT, ROW, WIDTH
 from minidist.train import Alone
 from sampling import shard_of_this_run
+from tables import table
 
 FLUSHING = WORDS["FLUSHING"]
 
@@ -275,22 +276,7 @@ def test_an_order_that_is_copied_runs_as_it_did() -> None:
         assert simulate(copied, UNIT_COSTS, 0.1) == simulate(own, UNIT_COSTS, 0.1), name
 
 
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        ("F0 F1 B0 B1\nF0 B0 F1 B1", "9 units of time"),
-        ("F0,F1, B0,B1\nF0 B0 F1 B1", "9 units of time"),
-        ("F0 B0 F1 B1\nF1 B1 F0 B0", "stage 0 in 'receive gradients 0' for stage 1, and stage 1 in"),
-        ("F0 F1 B0 B1\nB0 F0 F1 B1", "stage 1: B0 needs the F"),
-        ("F0 F1 W0 B0 B1\nF0 B0 F1 B1", "stage 0: W0 needs the B"),
-        ("F0 F1 B0 W0 B1\nF0 F0", "stage 1: F0 is there twice"),
-        ("F0 F1 B0\nF0 B0 F1 B1", "stage 0: B1 is missing"),
-        ("F0 F1 B0 B1 W2\nF0 B0 F1 B1", "there is no W2: micro-batches are 0 to 1, and it has 1 chunk<"),
-        ("F0 F1 B0 B1\nF0 B0 F1 go", "'go' is no work"),
-        ("F0 F1 B0 B1\nB0&F0 F1 B1", "only a forward and a backward overlap"),
-        ("F0 F1 B0 B1", "2 stages need 2 lines, not 1"),
-    ],
-)
+@pytest.mark.parametrize(("order", "says"), table(__file__, "an_order_by_hand"))
 def test_an_order_by_hand(order: str, says: str) -> None:
     """2 stages, 2 micro-batches: what runs takes the time that one counts on paper, and what cannot says why, below the
     form."""
