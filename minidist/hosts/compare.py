@@ -94,7 +94,7 @@ def expected(took: float, nbytes: float) -> dict[str, float]:
             layout = replace(job.layout, parts=job.layout.parts or (range(job.model.layers + 2),))
             asked[name] = make(), described(chapter, job, layout, job.vocabulary)
     ranks = Cluster(4, 0, flops=1, across=bits(RATES[-1]) / 8, ceiling=1)
-    work = slowest(ranks, asked["data parallelism"][1]).work / (took - 8 * nbytes / bits(RATES[0]))
+    work = slowest(ranks, asked["data parallelism"][1])[0].work / (took - 8 * nbytes / bits(RATES[0]))
     return {
         name: step_time(replace(ranks, flops=work, per_host=1 if at.spread else at.ranks_per_host), of)
         for name, (at, of) in asked.items()
