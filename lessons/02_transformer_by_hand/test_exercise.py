@@ -146,7 +146,8 @@ def compare(
 
 def check_large(submission: Submission, each: Case, number: int, forward: Callable[[], Array], moved: Array) -> None:
     """Arrays that nothing gets through which moves one number after the other: the slope of the forward along a drawn
-    direction. forward: of the arrays in the case, of which `moved` is one; its gradient is `number` of those returned.
+    direction. The forward is of the arrays in the case. One of them is `moved`; its gradient is `number` of those
+    returned.
     """
     function, patience = each.arguments["function"], submission.patience
     submission.patience = min(QUICK, patience)

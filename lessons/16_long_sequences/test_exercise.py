@@ -210,7 +210,7 @@ def ask_cuts(submission: Submission, sizes: Sequence[tuple[int, int]], function:
 
 
 def check_share(function: str, length: int, n: int, cut: Sequence[Array], more: int = 1) -> None:
-    """Every position is on one rank, in rising order, and no rank has more than another by more than so many."""
+    """Every position is on one rank, in rising order, and no rank has over `more` more than another."""
     where = f"On {function}({length}, {n}, rank), ranks 0 to {n - 1}"
     for rank, own in enumerate(cut):
         if np.any(np.diff(own) <= 0):
@@ -456,7 +456,7 @@ def mistakes_of(each: Cut, rank: int, name: str) -> dict[str, Array]:
         nearest = contribution(each, [rank, (rank - 1) % each.n], [rank])[which]
         said |= {
             "What this rank's own queries contribute is missing.": of_others[which],
-            "What other ranks have added on the way is missing, but for the last one's.": nearest,
+            "What other ranks have added on the way is missing, except the last one's.": nearest,
             "This rank's own queries count twice.": each.truth[which] + alone[which],
             "dk and dv have come home in each other's place.": alone[which] + of_others[3 - which],
         }
