@@ -161,8 +161,8 @@ def test_a_second_copy_of_the_chapter_is_out_of_sight_and_said(tmp_path: Path) -
     imports = "import minidist\nminidist.__path__ = sys.path\nfrom minidist.ring import reduce_scatter\n"
     (tmp_path / "zips.py").write_text("import glob\n" + wheels + imports)
     for program in ("looks.py", "zips.py"):
-        command = [environment / "bin" / "python", "-m", "minidist.classroom", "grade", lesson, "--seed", "7"]
-        run = run_apart([*command, "--submission", tmp_path / program], ROOT)
+        command: list[str | Path] = [environment / "bin" / "python", "-m", "minidist.classroom", "grade", lesson]
+        run = run_apart([*command, "--seed", "7", "--submission", tmp_path / program], ROOT)
         if "no namespaces" in run.stdout:
             pytest.skip("programs can read all files here")
         assert "\n0 of 20 points\n" in run.stdout, run.stdout + run.stderr
