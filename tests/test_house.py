@@ -217,7 +217,7 @@ def test_the_whole_house_is_read() -> None:
         ("minidist/cli/paths.py", "minidist", "at the top"),
         ("minidist/cli/tables.py", "rich.table", "in a function"),
         ("minidist/zero2.py", "minidist.zero1", "at the top"),
-        ("lessons/09_zero_3/on_ranks.py", "minidist.engine", "at the top"),
+        ("lessons/09_zero_3/on_ranks.py", "minidist.nn.flat", "at the top"),
     } <= read
     assert {file for file, _, _ in read} > {f"minidist/{chapter}.py" for chapter in ("ring", "pipeline", "parallel3d")}
 

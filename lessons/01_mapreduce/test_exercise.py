@@ -18,7 +18,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_case, by_rank, on, part
+from minidist.classroom.grading.parts import alone, by_case, by_rank, describe, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 
 ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
@@ -34,12 +34,7 @@ Tries = dict[str, tuple[Any, dict[str, Any]]]  # label: (input, arguments)
 def run_alone(submission: Submission, target: str, asked: str, tries: Tries, **same: Any) -> list[Any]:
     """What a function of on_ranks.py brings back from one rank, for each try."""
     cases = [Case(1, label, [given], {**arguments, **same}) for label, (given, arguments) in tries.items()]
-    return [outcome.value for [outcome] in submission.run(target, cases, [asked])]
-
-
-def named(found: str) -> str:
-    """The name of a type, as one reads it."""
-    return "None" if found == "NoneType" else found
+    return alone(submission, target, asked, cases)
 
 
 # ---- partition -------------------------------------------------------------------------------------------------------
@@ -59,7 +54,7 @@ def check_partition(submission: Submission, function: str) -> None:
         for key, (r, _) in zip(keys, found, strict=True):
             expected = crc32(key.encode()) % reducers
             if r != expected:
-                wrong = f"{function}({key!r}, {reducers}) is {named(str(r))}; it should be {expected}"
+                wrong = f"{function}({key!r}, {reducers}) is {describe(str(r))}; it should be {expected}"
                 lose(f"{wrong}: the crc32 of its bytes, modulo {reducers}.{is_it_hash(found)}")
 
 
@@ -106,7 +101,7 @@ def regions_of(submission: Submission, lines: list[str], *how: tuple[str, int]) 
     made = []
     for label, found in zip(tries, run_alone(submission, "call_map", "map_task", tries), strict=True):
         if isinstance(found, str):
-            lose(f"On {label}: map_task returned {named(found)}, not a list of texts.")
+            lose(f"On {label}: map_task returned {describe(found)}, not a list of texts.")
         regions = [pairs_in(region, f"On {label}: region {r}") for r, region in enumerate(found)]
         pairs = sum(map(len, regions))
         if pairs < len(set(" ".join(lines).split())) / 2:
@@ -226,7 +221,7 @@ def check_shape(case: Case, outcomes: Sequence[Outcome]) -> None:
     """Every rank has returned as many texts as there are ranks, and half the bytes that must travel were sent."""
     for rank, outcome in enumerate(outcomes):
         if isinstance(outcome.value, str):
-            lose(f"{on(case, rank)} returned {named(outcome.value)}, not a list of {case.n} texts.")
+            lose(f"{on(case, rank)} returned {describe(outcome.value)}, not a list of {case.n} texts.")
         if len(outcome.value) != case.n:
             lose(f"{on(case, rank)} returned {len(outcome.value)} runs; {case.n} are wanted, a run from each rank.")
     needed = sum(nbytes(case, source, dest) for source in range(case.n) for dest in range(case.n) if source != dest)
@@ -364,7 +359,7 @@ def check_merge(submission: Submission, function: str) -> None:
     found_in = run_alone(submission, "call_merge", function, tries, function=function)
     for label, runs, found in zip(tries, some, found_in, strict=True):
         if isinstance(found, str):
-            lose(f"On {label}: it returned {named(found)}; keys with their values are wanted.")
+            lose(f"On {label}: it returned {describe(found)}; keys with their values are wanted.")
         check_groups(found, runs, label)
 
 
@@ -400,7 +395,7 @@ def test_merge_slowly(submission: Submission) -> None:
     given = [[list(pair) for pair in run] for run in runs]
     [found] = run_alone(submission, "call_merge_slowly", "merge", {f"merge of {count_of(runs)}": (given, {})})
     if isinstance(found, str):
-        lose(f"merge returned {named(found)}; keys with their values are wanted.")
+        lose(f"merge returned {describe(found)}; keys with their values are wanted.")
     if not found:
         lose(f"merge of {count_of(runs)} yields nothing.")
     for key, read in found:
@@ -509,7 +504,7 @@ def check_receive_text(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             sent, found = texts[(rank - 1) % 3], outcome.value
             if found != sent:
-                what = named(found[1:-1]) if found[:1] == "<" else repr(found)
+                what = describe(found[1:-1]) if found[:1] == "<" else repr(found)
                 lose(f"Rank {(rank - 1) % 3} sent {sent!r}, and receive_text on rank {rank} returned {what}.")
 
 

@@ -1,37 +1,18 @@
 """What the graded parts do with a student's functions, in a process of its own. No points are given here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom.grading.ranks import returned
+from minidist.classroom.grading.ranks import calls, copied, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
 
 
-def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> dict[str, Any]:
-    """What a function returns for these arguments, and the numbers of those that it has changed."""
-    handed = copies(mine)
-    value = getattr(exercise, function)(*handed)
-    changed = [number for number, (a, b) in enumerate(zip(handed, mine, strict=True)) if not np.array_equal(a, b)]
-    return {"returned": parts_of(value), "changed": changed}
-
-
-def copies(values: Sequence[Any]) -> list[Any]:
-    return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
-
-
-def parts_of(value: Any) -> Any:
-    """An array, a list of what a tuple has, or the name of a type."""
-    return [number_or(part) for part in value] if isinstance(value, tuple | list) else number_or(value)
-
-
-def number_or(value: Any) -> Any:
-    """NumPy's scalars are arrays of no axes."""
-    return returned(np.asarray(value) if isinstance(value, np.generic) else value)
+call = calls(on_ranks=())
 
 
 # ---- tapes -----------------------------------------------------------------------------------------------------------
@@ -77,7 +58,7 @@ def walk(comm: Comm, exercise: ModuleType, mine: list[Array], function: str, pro
     program: (operation, numbers of its inputs, number of its output) for each step.
     Also which gradients were changed that a step's backward was handed, or has returned.
     """
-    *leaves, gradient = copies(mine)
+    *leaves, gradient = copied(mine)
     values = dict(enumerate(leaves))
     steps: list[Step] = []
     handed: list[tuple[str, Array, Array]] = []

@@ -1,6 +1,5 @@
 """What the graded parts let the ranks do with a student's functions. No points are given here."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 from given import PULL, PUSH, STOP, Shard
 
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import note, returned
+from minidist.classroom.grading.ranks import answers, note, returned
 from minidist.mpi.comm import Comm, CommError
 
 Array = np.ndarray
@@ -25,11 +24,6 @@ STANDS_ON = {
 def keys_of(size: int, k: int, i: int) -> slice:
     """Range i of k, as the lesson's own `ranges` cuts them."""
     return given["ranges"](size, k)[i]  # type: ignore[no-any-return]
-
-
-def truth(value: Any) -> bool | str:
-    """A truth value; of anything else the type."""
-    return bool(value) if isinstance(value, bool | np.bool_) else type(value).__name__
 
 
 def header(comm: Comm, source: int) -> list[int]:
@@ -63,10 +57,7 @@ def call_ranges(comm: Comm, exercise: ModuleType, sizes: list[list[int]], functi
     return found
 
 
-def call_gate(comm: Comm, exercise: ModuleType, asked: list[list[Any]], function: str) -> list[bool | str]:
-    """What the gate says of each (clocks, worker, clock, staleness)."""
-    gate = getattr(exercise, function)
-    return [truth(gate(np.array(clocks), worker, clock, staleness)) for clocks, worker, clock, staleness in asked]
+call_gate = answers()
 
 
 def call_take(
@@ -265,14 +256,7 @@ def call_push_and_pull(comm: Comm, exercise: ModuleType, x: Array) -> Any:
     return None
 
 
-def call_next_weight(comm: Comm, exercise: ModuleType, asked: Sequence[Sequence[Any]]) -> list[float | str]:
-    """The next weight after those of a list, for (weights, q, tau)."""
-    found = []
-    for weights, q, tau in asked:
-        value = exercise.next_weight(list(weights), q, tau)
-        number = isinstance(value, float | int | np.number) and not isinstance(value, bool)
-        found.append(float(value) if number else type(value).__name__)
-    return found
+call_next_weight = answers("next_weight")
 
 
 def call_fooled(comm: Comm, exercise: ModuleType, nothing: None) -> list[int] | str:

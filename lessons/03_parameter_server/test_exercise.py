@@ -17,7 +17,7 @@ import pytest
 
 from minidist.classroom.grading.checks import gaps, lessons_own, together
 from minidist.classroom.grading.meaning import check_timing
-from minidist.classroom.grading.parts import ask, by_case, large, on, part
+from minidist.classroom.grading.parts import alone, ask, by_case, describe, large, on, part
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -37,11 +37,6 @@ def cast(workers: int, servers: int) -> str:
     return f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
 
 
-def named(found: Any) -> str:
-    """The name of a type, as one reads it."""
-    return "None" if isinstance(found, str) and found == "NoneType" else str(found)
-
-
 def keys_of(size: int, k: int, i: int) -> slice:
     """Range i of k, as the lesson's own `ranges` cuts them."""
     return own("ranges")(size, k)[i]  # type: ignore[no-any-return]
@@ -59,10 +54,10 @@ def check_ranges(submission: Submission, function: str) -> None:
     for (size, k), found in zip(sizes, ask(submission, "call_ranges", function, sizes, function=function), strict=True):
         call = f"{function}({size}, {k})"
         if isinstance(found, str):
-            lose(f"{call} returned {named(found)}, not a list of slices.")
+            lose(f"{call} returned {describe(found)}, not a list of slices.")
         for i, each in enumerate(found):
             if isinstance(each, str):
-                lose(f"{call}: range {i} is {named(each)}, not a slice(start, stop).")
+                lose(f"{call}: range {i} is {describe(each)}, not a slice(start, stop).")
         text = ", ".join(f"{lo}:{hi}" for lo, hi in found)
         if len(found) != k:
             lose(f"{call} has {counted(len(found), 'range')}: {text}. Each of {counted(k, 'server')} has one.")
@@ -184,7 +179,7 @@ def test_pull_clocks(submission: Submission) -> None:
         for rank in range(workers):
             found = outcomes[rank].value["clocks"]
             if isinstance(found, str):
-                lose(f"On {case.label}: pull returned {named(found)}, not an array of {counted(workers, 'clock')}.")
+                lose(f"On {case.label}: pull returned {describe(found)}, not an array of {counted(workers, 'clock')}.")
             if found.shape != expected.shape or not np.array_equal(found, expected):
                 said = ", ".join(str(clocks.tolist()) for clocks in of_servers)
                 lose(
@@ -250,10 +245,11 @@ def check_gate(submission: Submission, function: str, questions: Sequence[Questi
     questions: which of them it does is asked in the part on saying yes."""
     plain = PLAIN if expected else PLAIN + MORE
     asked = [*plain, *questions]
-    answers = ask(submission, "call_gate", function, asked, function=function)
+    given = [(np.array(clocks), *more) for clocks, *more in asked]
+    answers = ask(submission, "call_gate", function, given, function=function)
     for question, found in zip(asked, answers, strict=True):
-        if isinstance(found, str):
-            lose(f"{function} returned {named(found)}, not True or False.")
+        if not isinstance(found, bool):
+            lose(f"{function} returned {describe(found)}, not True or False.")
         wrong = found != expected
         if question in plain:
             wrong = not (found if expected else any(answers[: len(plain)]))
@@ -326,7 +322,7 @@ def check_taken(
                     f"{here} the weights are {first(weights)}, and {first(expected + np.zeros_like(weights))} is right."
                 )
             if isinstance(counted_as, str) or not np.array_equal(counted_as, clocks):
-                lose(f"{here} the clocks are {named(counted_as)}, and {clocks} is right.")
+                lose(f"{here} the clocks are {counted_as}, and {clocks} is right.")
             wanted = int(min(pushes)) if together else number
             if updates != wanted:
                 lose(f"{here} shard.update has been called {updates} times; {wanted} is right.")
@@ -352,7 +348,7 @@ def test_take_order(submission: Submission) -> None:
         Case(1, f"shard.together, pushes of the workers {', '.join(map(str, order))}", [gradients], {"order": order})
         for order in map(list, itertools.permutations(range(3)))
     ]
-    found = [outcome.value for [outcome] in submission.run("call_take_last", cases, ["take"])]
+    found = alone(submission, "call_take_last", "take", cases)
     before = found[0]
     if isinstance(before, str) or not np.any(before):
         lose(f"On {cases[0].label}: the weights are what they were before.")
@@ -477,8 +473,8 @@ def check_next_weight(submission: Submission) -> None:
     found_in = ask(submission, "call_next_weight", "next_weight", asked)
     for (w, q, tau), found in zip(asked, found_in, strict=True):
         old = w[max(len(w) - 1 - tau, 0)]
-        if isinstance(found, str):
-            lose(f"next_weight returned {named(found)}, not a number.")
+        if not isinstance(found, float):
+            lose(f"next_weight returned {describe(found)}, not a number.")
         if not math.isclose(found, w[-1] - q * old):
             lose(
                 f"After {w}, with q = {q} and tau = {tau}, next_weight says {found:g}. The last weight is {w[-1]:g},"
@@ -522,7 +518,7 @@ def check_hear(submission: Submission) -> None:
     for case, outcomes in by_case(submission, "call_hear", cases, ["hear"]):
         found, weights = outcomes[-1].value
         if wrong := [each for each in found if isinstance(each, str)]:
-            lose(f"On {case.label}: hear returned {named(wrong[0])}, not (worker, kind, clock, gradient).")
+            lose(f"On {case.label}: hear returned {describe(wrong[0])}, not (worker, kind, clock, gradient).")
         if np.any(weights):
             lose(f"On {case.label}: hear has written into weights. Receive the gradient into a new array.")
         for worker, kind, clock, gradient in found:
@@ -561,7 +557,7 @@ def check_answer_fresh(submission: Submission) -> None:
         left = outcomes[-1].value
         if left != [pull for pull in held if pull not in ready]:
             stays = [tuple(pull) for pull in held if pull not in ready]
-            given = named(left) if isinstance(left, str) else [tuple(pull) for pull in left]
+            given = describe(left) if isinstance(left, str) else [tuple(pull) for pull in left]
             lose(f"On {case.label}: answer_fresh returned {given}; what has to wait is {stays}.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import peak_memory, returned
+from minidist.classroom.grading.ranks import calls, peak_memory, returned
 from minidist.mpi.comm import Comm
 from minidist.papers.collectives import chunk_sizes
 
@@ -62,8 +62,7 @@ def call_confined(comm: Comm, exercise: ModuleType, x: Array) -> Any:
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
 
 
-def call_pass(comm: Comm, exercise: ModuleType, x: Array) -> dict[str, Any]:
-    return {"returned": returned(exercise.pass_right(comm, x)), "x": x}
+call_pass = calls("pass_right")
 
 
 def call_steps(comm: Comm, exercise: ModuleType, x: Array, function: str, size: int) -> dict[str, Any]:

@@ -11,11 +11,10 @@ import numpy as np
 
 from minidist.classroom.grading import engines
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import number, numbers, returned
+from minidist.classroom.grading.ranks import answers, returned, told
 from minidist.classroom.notebook.watch import Watched
-from minidist.engine import Engine, Settings
+from minidist.engine import Settings
 from minidist.mpi.comm import Comm
-from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 
@@ -30,10 +29,8 @@ def make(
     """A student's engine, with the lesson's methods in place of those that are not asked for."""
     student = exercise.DataParallel
     methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
-    graded = type("DataParallel", (student,), methods)
     how = Settings(PRECISIONS[settings["precision"]], SGD(), seed=settings["seed"], bucket_size=bucket_size)
-    made: Engine = graded(gpt(GPTConfig(**model)), how, comm)
-    return made
+    return engines.built(student, methods, model, how, comm)
 
 
 # ---- train_step ------------------------------------------------------------------------------------------------------
@@ -47,8 +44,7 @@ def train_layers(
     for clip in clips:
         flats, x, y = [flat.copy() for flat in mine[0]], *mine[1:]
         said = [exercise.train_step(comm, list(flats), x, y, rate, clip) for _ in range(steps)]
-        pairs = [[number(part) for part in pair] if isinstance(pair, tuple) else type(pair).__name__ for pair in said]
-        found.append({"returned": pairs, "flats": flats})
+        found.append({"returned": told(said), "flats": flats})
     return found
 
 
@@ -64,13 +60,15 @@ def train_layers_watched(comm: Comm, exercise: ModuleType, mine: Sequence[Array]
 train = engines.on_engine(make, engines.train)
 
 
+def ends(mine: Any) -> Any:
+    """Where a share starts and stops; the type of what is no range."""
+    return [int(mine.start), int(mine.stop)] if isinstance(mine, range | slice) else type(mine).__name__
+
+
 def rows(comm: Comm, exercise: ModuleType, _: Any, batches: list[int], **made: Any) -> list[Any]:
-    """For each size of a batch, where this rank's share starts and stops; the type of what is no range."""
-    engine, found = make(comm, exercise, **made), []
-    for n in batches:
-        mine = engine.rows(n)
-        found.append([int(mine.start), int(mine.stop)] if isinstance(mine, range | slice) else type(mine).__name__)
-    return found
+    """For each size of a batch this rank's share."""
+    engine = make(comm, exercise, **made)
+    return [ends(engine.rows(n)) for n in batches]
 
 
 def with_gradients(comm: Comm, exercise: ModuleType, mine: Sequence[Array], **made: Any) -> Any:
@@ -137,29 +135,14 @@ def either(comm: Comm, exercise: ModuleType, mine: Any, function: str, **argumen
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
 
 
-def call_share(comm: Comm, exercise: ModuleType, _: Any, asked: list[list[int]]) -> list[Any]:
-    """[start, stop] of the share for each (rows, n, rank); the type of what is no range."""
-    found = [exercise.share(*of) for of in asked]
-    return [[mine.start, mine.stop] if isinstance(mine, range | slice) else type(mine).__name__ for mine in found]
-
-
-def call_my_part(comm: Comm, exercise: ModuleType, mine: Sequence[Array], batch: int) -> Any:
-    pair = exercise.my_part(*mine, batch)
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        return type(pair).__name__
-    return [number(pair[0]), returned(pair[1])]
+call_share = answers("share", ends)
+call_my_part = answers("my_part")
 
 
 def call_backward(comm: Comm, exercise: ModuleType, mine: Sequence[Any]) -> Any:
     flats, h, dh = mine
-    made = exercise.backward(comm, list(flats), list(h), dh)
-    return [returned(gradient) for gradient in made] if isinstance(made, list | tuple) else type(made).__name__
+    return told(exercise.backward(comm, list(flats), list(h), dh))
 
 
-def call_clip_factor(comm: Comm, exercise: ModuleType, mine: Sequence[Array], clips: list[float]) -> list[Any]:
-    return [numbers(exercise.clip_factor(list(mine), clip)) for clip in clips]
-
-
-def call_sending(comm: Comm, exercise: ModuleType, _: Any, ready: list[float], takes: float) -> Any:
-    starts = exercise.sending(list(ready), takes)
-    return [number(start) for start in starts] if isinstance(starts, list | tuple) else type(starts).__name__
+call_clip_factor = answers("clip_factor")
+call_sending = answers("sending")

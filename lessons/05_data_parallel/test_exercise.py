@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.checks import an_array, check_trains_alike, factor_of, gaps, things
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import ask, by_case, by_rank, large, named, on, ranks, why
@@ -120,8 +120,7 @@ def pairs_of(run: Layers, outcomes: Sequence[Outcome], which: int = 0) -> list[l
     """What train_step returned, pairs[rank][step]: (part of the loss, norm)."""
     for rank, outcome in enumerate(outcomes):
         for pair in outcome.value[which]["returned"]:
-            if not isinstance(pair, list) or len(pair) != 2:
-                lose(f"{on(run, rank)}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
+            things(f"{on(run, rank)}'s train_step", pair, ("loss", "norm"))
     return [outcome.value[which]["returned"] for outcome in outcomes]
 
 
@@ -231,7 +230,7 @@ def test_clip(submission: Submission) -> None:
         parts = [together(slopes(run.flats, *rows_of(run, rank), batch)[1]) for rank in range(run.n)]
         early = np.sum([part * min(1, clip / np.linalg.norm(part)) for part in parts], axis=0)
         for rank in range(run.n):
-            who = f"{on(run, rank)}"
+            who = on(run, rank)
             if not np.any(free[rank]):
                 lose(f"{who} does not update its parameters.")
             if not alike(wide[rank], free[rank]):
@@ -357,17 +356,8 @@ def sum_of(run: Training, unit: int) -> Array:
     return np.sum([of_rank[unit] for of_rank in run.inputs], axis=0)
 
 
-def factor_of(found: Array, expected: Array) -> float | None:
-    """The number by which all that is expected is multiplied in what was found; None if there is none."""
-    some = np.flatnonzero(expected)[0]
-    factor = float(found[some]) / float(expected[some])
-    right = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=1e-15, atol=0)
-    return factor if right else None
-
-
-def check_gradient(run: Training, rank: int, unit: int, found: Any, expected: Array) -> None:
-    if isinstance(found, str) or found.shape != expected.shape:
-        lose(f"{on(run, rank)}'s flat.grad of {names(run, [unit])} is no array ({expected.size},).")
+def gradient_of(run: Training, rank: int, unit: int, found: Any) -> Array:
+    return an_array(run, found, f"rank {rank}'s flat.grad of {names(run, [unit])}", run.inputs[rank][unit].shape)
 
 
 def check_summed_up(run: Training, rank: int, unit: int, found: Array) -> None:
@@ -385,7 +375,7 @@ def test_send_bucket(submission: Submission) -> None:
             for unit in range(len(run.truth.flats)):
                 found, own = outcome.value[0]["held"][unit], run.inputs[rank][unit]
                 expected = sum_of(run, unit) if unit in BUCKETS[0] else own
-                check_gradient(run, rank, unit, found, expected)
+                gradient_of(run, rank, unit, found)
                 whose = f"rank {rank}'s flat.grad of {names(run, [unit])}"
                 where = f"On {run.label}, where {names(run, BUCKETS[0])} wait: {whose}"
                 if unit not in BUCKETS[0] and not np.array_equal(found, expected):
@@ -406,7 +396,7 @@ def test_factor(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             for unit in BUCKETS[0]:
                 found, expected = outcome.value[0]["named"][unit], sum_of(run, unit)
-                check_gradient(run, rank, unit, found, expected)
+                gradient_of(run, rank, unit, found)
                 check_summed_up(run, rank, unit, found)
                 check_factor(run, rank, factor_of(found, expected))
 
@@ -418,7 +408,7 @@ def test_bucket_again(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             first, second = (of_bucket["named"] for of_bucket in outcome.value)
             for unit in BUCKETS[0]:
-                check_gradient(run, rank, unit, second[unit], first[unit])
+                gradient_of(run, rank, unit, first[unit])
                 check_summed_up(run, rank, unit, first[unit])
                 if not np.array_equal(first[unit], second[unit]):
                     lose(
@@ -511,7 +501,7 @@ def test_messages(submission: Submission) -> None:
 def check_share(submission: Submission) -> None:
     for rows, n in ((8, 4), (10, 4), (7, 3), (3, 4)):
         asked = [[rows, n, rank] for rank in range(n)]
-        found = ask(submission, "call_share", "share", None, f"{n} ranks", asked=asked)
+        found = ask(submission, "call_share", "share", asked, f"{n} ranks")
         check_shares(f"Of {rows} rows on {n} ranks", rows, n, found)
 
 
@@ -519,22 +509,16 @@ def check_my_part(submission: Submission) -> None:
     draw, batch = submission.random.standard_normal, 10
     for rows in (3, 2, 0):
         out, y = draw((rows, 5)), draw((rows, 5))
-        run = Case(1, f"{rows} rows of {batch}", [(out, y)], {"batch": batch})
+        run = Case(1, f"{rows} rows of {batch}", [[(out, y, batch)]])
         [[outcome]] = submission.run("call_my_part", [run], ["my_part"])
-        if not isinstance(outcome.value, list):
-            lose(
-                f"On {run.label}: my_part returned {outcome.value}; a number and an array are wanted: return loss, dh."
-            )
-        loss, dh = outcome.value
+        loss, dh = things(f"On {run.label}: my_part", outcome.value[0], ("loss", "dh"))
         expected = float(((out - y) ** 2).sum() / 2 / batch)
         if not isinstance(loss, float) or not np.isclose(loss, expected):
             mean = rows and isinstance(loss, float) and np.isclose(loss, expected * batch / rows)
             words = "it is the mean over these rows alone" if mean else f"it should be {expected:.6g}"
             lose(f"On {run.label}: the loss is {loss}; {words}. These rows weigh {rows}/{batch}.")
         right = (out - y) / batch
-        if isinstance(dh, str) or dh.shape != right.shape:
-            lose(f"On {run.label}: dh is {dh if isinstance(dh, str) else dh.shape}; an array {right.shape} is wanted.")
-        if not alike(dh, right):
+        if not alike(an_array(run, dh, "dh", right.shape), right):
             mean = alike(dh * rows, right * batch)
             words = "it is the slope of the mean over these rows alone" if mean else "it is wrong"
             lose(
@@ -554,19 +538,18 @@ def check_backward(submission: Submission) -> None:
     [outcomes] = submission.run("call_backward", [run], ["backward"])
     _, gradients = slopes(run.flats, run.x, run.y, len(run.x))
     for rank, outcome in enumerate(outcomes):
-        who = f"{on(run, rank)}"
+        who = on(run, rank)
         if isinstance(outcome.value, str) or len(outcome.value) != len(gradients):
             lose(f"{who}: backward returned {outcome.value}; a list of {len(gradients)} gradients is wanted.")
         _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
         for layer, (found, expected) in enumerate(zip(outcome.value, gradients, strict=True)):
-            an_array = not isinstance(found, str) and found.shape == expected.shape
-            if not an_array or not alike(found, expected):
+            if not alike(an_array(run, found, f"rank {rank}'s gradient of layer {layer}", expected.shape), expected):
                 known = {
                     "it is this rank's own, not the sum over the ranks": own[layer],
                     "it is the sum divided by the number of ranks": expected / run.n,
                 }
-                words = named(found, known, alike) if an_array else ""
-                lose(f"{who}: the gradient of layer {layer} is wrong{words or ': it is not the sum over the ranks'}.")
+                words = named(found, known, alike) or ": it is not the sum over the ranks"
+                lose(f"{who}: the gradient of layer {layer} is wrong{words}.")
         check_ring(run, rank, outcome, [run.flats[0].size] * len(run.flats), 8)
 
 
@@ -574,10 +557,9 @@ def check_clip_factor(submission: Submission) -> None:
     gradients = [submission.random.standard_normal(size) for size in (30, 12, 7)]
     norm = float(np.linalg.norm(together(gradients)))
     clips = [0.0, 2 * norm, norm / 2]
-    pairs = ask(submission, "call_clip_factor", "clip_factor", gradients, "three gradients", clips=clips)
-    for clip, factor, found in zip(clips, (1.0, 1.0, 0.5), pairs, strict=True):
-        if not isinstance(found, list):
-            lose(f"clip_factor returned {found}; two numbers are wanted: return norm, factor.")
+    pairs = ask(submission, "call_clip_factor", "clip_factor", [(gradients, clip) for clip in clips], "three gradients")
+    for clip, factor, pair in zip(clips, (1.0, 1.0, 0.5), pairs, strict=True):
+        found = things("clip_factor", pair, ("norm", "factor"))
         if not isinstance(found[0], float) or not np.isclose(found[0], norm):
             lose(f"The norm is {found[0]}, where it is {norm:.6g}: the root of the sum of all squares, of all units.")
         if not isinstance(found[1], float) or not np.isclose(found[1], factor):
@@ -590,7 +572,7 @@ def check_sending(submission: Submission) -> None:
         for moment in ready:
             expected.append(max(moment, free))
             free = expected[-1] + takes
-        found = ask(submission, "call_sending", "sending", None, "one link", ready=ready, takes=takes)
+        [found] = ask(submission, "call_sending", "sending", [(ready, takes)], "one link")
         if found != expected:
             lose(
                 f"Buckets that are ready at {ready} and take {takes:g} each set out at {found}; it should be"

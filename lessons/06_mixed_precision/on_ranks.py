@@ -1,13 +1,14 @@
 """What the graded parts let the ranks do with a student's functions. No points are given here."""
 
+from collections import namedtuple
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import returned
+from minidist.classroom.grading.ranks import number, told
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -21,31 +22,9 @@ STANDS_ON = {
 }
 
 
-class Piece(NamedTuple):
-    """As the skeleton has it."""
-
-    param: Array
-    grad: Array
-    master: Array
-
-
-class Scale(NamedTuple):
-    """As the skeleton has it."""
-
-    scale: float
-    forgiven: int
-    clean: int
-
-
-def number_or_type(value: Any) -> float | str:
-    """A number, of Python or NumPy; of anything else the type."""
-    is_number = isinstance(value, int | float | np.number | np.bool_) or getattr(value, "shape", None) == ()
-    return float(value) if is_number else type(value).__name__
-
-
-def numbers_of(state: Any) -> list[float | str] | str:
-    """A Scale, or any other tuple, as a list."""
-    return [number_or_type(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
+# As the skeleton has them.
+Piece = namedtuple("Piece", "param grad master")
+Scale = namedtuple("Scale", "scale forgiven clean")
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -56,7 +35,7 @@ def convert(comm: Comm, exercise: ModuleType, mine: Array, function: str, scale:
     handed = mine.copy()
     value = getattr(exercise, function)(handed, scale)
     changed = not np.array_equal(handed, mine, equal_nan=True)
-    return {"returned": returned(value) if isinstance(value, np.ndarray) else number_or_type(value), "changed": changed}
+    return {"returned": told(value), "changed": changed}
 
 
 def updates(comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: str, times: int) -> dict[str, Any]:
@@ -76,14 +55,14 @@ def norm(comm: Comm, exercise: ModuleType, mine: Sequence[Array], scale: float) 
     """gradient_norm of this rank's pieces. As an array, because results over a wire are compared bit by bit."""
     pieces = [Piece(np.zeros_like(grad), grad.copy(), np.zeros(grad.size, np.float32)) for grad in mine]
     with np.errstate(all="ignore"):
-        value = number_or_type(exercise.gradient_norm(comm, pieces, scale))
+        value = number(exercise.gradient_norm(comm, pieces, scale))
     return {"returned": np.array([value]) if isinstance(value, float) else value}
 
 
 def agree(comm: Comm, exercise: ModuleType, mine: bool) -> dict[str, Any]:
     """The notebook's `any_rank`."""
     value = exercise.any_rank(comm, mine)
-    return {"returned": bool(value) if isinstance(value, bool | np.bool_) else type(value).__name__}
+    return {"returned": told(value)}
 
 
 # ---- the scale -------------------------------------------------------------------------------------------------------
@@ -96,7 +75,7 @@ def scales(
     state, states = Scale(*start), []
     for overflow in mine:
         try:
-            found = numbers_of(exercise.next_scale(state, overflow, **options))
+            found = told(exercise.next_scale(state, overflow, **options))
         except OverflowError:
             states.append("OverflowError")
             break
@@ -111,7 +90,7 @@ def simple_scales(comm: Comm, exercise: ModuleType, mine: Sequence[bool]) -> dic
     """The same of the notebook's `halve_or_double`, from 1024 on."""
     scale, clean, found = 1024.0, 0, []
     for overflow in mine:
-        value = number_or_type(exercise.halve_or_double(scale, overflow, clean))
+        value = number(exercise.halve_or_double(scale, overflow, clean))
         found.append(value)
         if isinstance(value, str):
             break
@@ -140,6 +119,6 @@ def step(
         "param": [piece.param for piece in pieces],
         "master": [piece.master for piece in pieces],
         "grad": [piece.grad for piece in pieces],
-        "state": numbers_of(after),
+        "state": told(after),
         "called": called,
     }

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import gaps, parts_by_function
+from minidist.classroom.grading.checks import an_array, gaps, parts_by_function
 from minidist.classroom.grading.meaning import check_meaning, check_timing
-from minidist.classroom.grading.parts import by_case, by_rank, large, named, on, part, ranks, why
+from minidist.classroom.grading.parts import by_case, by_rank, describe, large, named, on, part, ranks, why
 from minidist.classroom.grading.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -36,22 +36,9 @@ def one(function: str, words: str, value: Any, **arguments: Any) -> Case:
     return Case(1, f"{function} {words}".strip(), [value], {"function": function, **arguments})
 
 
-def array_of(each: Case, found: Any, like: Array, name: str = "it") -> Array:
-    """What was found, if it is an array of this shape and dtype. Else the part is lost."""
-    if not isinstance(found, np.ndarray):
-        what = "None" if found == "NoneType" else f"a {found}" if isinstance(found, str) else f"the number {found:g}"
-        lose(f"On {each.label}: {name} is {what}, not an array.")
-    if found.dtype != like.dtype:
-        lose(f"On {each.label}: {name} is {found.dtype}; {like.dtype} is wanted.")
-    if found.shape != like.shape:
-        lose(f"On {each.label}: {name} has the shape {found.shape}; {like.shape} is wanted.")
-    return found
-
-
 def number_of(each: Case, rank: int, found: Any) -> float:
     if not isinstance(found, np.ndarray):
-        what = "None" if found == "NoneType" else f"a {found}"
-        lose(f"{on(each, rank)} returned {what}, not a number.")
+        lose(f"{on(each, rank)} returned {describe(found)}, not a number.")
     return float(found[0])
 
 
@@ -78,7 +65,7 @@ def test_narrow(submission: Submission) -> None:
         value, scale = each.inputs[0], each.arguments["scale"]
         with np.errstate(over="ignore"):
             expected = (value.astype(np.float64) * scale).astype(np.float16)
-        found = array_of(each, outcome.value["returned"], expected)
+        found = an_array(each, outcome.value["returned"], "it", expected)
         if outcome.value["changed"]:
             lose(f"On {each.label}: the gradient that it was handed was changed. Make a new array.")
         if np.array_equal(found, expected):
@@ -106,7 +93,7 @@ def test_widen(submission: Submission) -> None:
     for each, [outcome] in by_case(submission, "convert", cases, ["widen"]):
         value, scale = each.inputs[0], each.arguments["scale"]
         expected = (value.astype(np.float64) / scale).astype(np.float32)
-        found = array_of(each, outcome.value["returned"], expected)
+        found = an_array(each, outcome.value["returned"], "it", expected)
         if outcome.value["changed"]:
             lose(f"On {each.label}: what it was handed was changed. Make a new array.")
         if np.allclose(found, expected, rtol=1e-6, atol=0):
@@ -319,8 +306,7 @@ def states_of(each: Case, outcome: Outcome) -> list[Any]:
         if state == "OverflowError":
             continue
         if isinstance(state, str) or len(state) != 3 or any(isinstance(part, str) for part in state):
-            what = "None" if state == "NoneType" else f"{state}"
-            lose(f"On {each.label}: step {number + 1} returned {what}, not a Scale of three numbers.")
+            lose(f"On {each.label}: step {number + 1} returned {describe(state)}, not a Scale of three numbers.")
     return states
 
 
@@ -512,8 +498,7 @@ def test_step_scale(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["state"]
             if found != wanted:
-                said = "None" if found == "NoneType" else f"{found}"
-                lose(f"{on(each, rank)} returned {said}; next_scale gives {wanted} here.")
+                lose(f"{on(each, rank)} returned {found}; next_scale gives {wanted} here.")
 
 
 @pytest.mark.points(1, "apply_gradients: gradients are zero afterwards")
@@ -541,8 +526,8 @@ def check_vanished(submission: Submission) -> None:
         scaled = gradient.astype(np.float64) * each.arguments["scale"]
         gone = (scaled.astype(np.float16) == 0) & (gradient != 0)
         found, expected = outcome.value["returned"], float(gone.mean())
-        if isinstance(found, np.ndarray | str):
-            lose(f"On {each.label}: it is {'an array' if isinstance(found, np.ndarray) else found}, not one number.")
+        if not isinstance(found, float):
+            lose(f"On {each.label}: it is {describe(found)}, not one number.")
         if not math.isclose(found, expected, abs_tol=1e-9):
             count, unscaled = gone.sum(), (gradient.astype(np.float16) == 0) & (gradient != 0)
             wrong = {
@@ -586,8 +571,8 @@ def check_any_rank(submission: Submission) -> None:
         cases.append(Case(n, f"{n} ranks, `any_rank`, True on {said}", flags))
     for each, rank, outcome in by_rank(submission, "agree", cases, ["any_rank"], rules=STRICT):
         found = outcome.value["returned"]
-        if isinstance(found, str):
-            lose(f"{on(each, rank)} returned {'None' if found == 'NoneType' else f'a {found}'}, no bool.")
+        if not isinstance(found, bool):
+            lose(f"{on(each, rank)} returned {describe(found)}, no bool.")
         if found != any(each.inputs):
             lose(f"{on(each, rank)} returned {found}; {any(each.inputs)} is wanted, on every rank.")
 

@@ -12,11 +12,10 @@ from given import Unit
 
 from minidist.classroom.grading import engines
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import note, number, numbers, returned
+from minidist.classroom.grading.ranks import answers, calls, note, number, returned, told
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 
@@ -55,7 +54,7 @@ def step(
                 return np.array(changes[i])
             return (-rate * np.asarray(gradient)).astype(np.float32)
 
-        said = [numbers(exercise.train_step(comm, list(units), x, y, batch, clip, optimizer)) for _ in range(steps)]
+        said = [told(exercise.train_step(comm, list(units), x, y, batch, clip, optimizer)) for _ in range(steps)]
         arrays = {name: [returned(getattr(unit, name)) for unit in units] for name in Unit._fields}
         found.append({"returned": said, "handed": handed, **arrays})
     return found
@@ -69,9 +68,8 @@ def make(comm: Comm, exercise: ModuleType, model: dict[str, Any], settings: dict
     student = exercise.ZeRO1
     methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
     methods |= {"piece": checked_piece(methods["piece"]), "owned": checked_owned(methods["owned"])}
-    graded = type("ZeRO1", (student,), methods)
     how = Settings(PRECISIONS[settings["precision"]], SGD(momentum=0.9), seed=settings["seed"])
-    return graded(gpt(GPTConfig(**model)), how, comm)
+    return engines.built(student, methods, model, how, comm)
 
 
 def checked_piece(method: Callable[..., Any]) -> Callable[..., slice]:
@@ -166,22 +164,14 @@ def either(comm: Comm, exercise: ModuleType, mine: Any, function: str, **argumen
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
 
 
-def call_shard_slice(comm: Comm, exercise: ModuleType, _: Any, asked: list[list[int]]) -> list[Any]:
-    """[start, stop] of the shard for each (size, n, rank); the type of what is no slice."""
-    found = [exercise.shard_slice(*of) for of in asked]
-    return [[mine.start, mine.stop] if isinstance(mine, slice) else type(mine).__name__ for mine in found]
+def ends(mine: Any) -> Any:
+    """Where a shard starts and stops; the type of what is no slice."""
+    return [mine.start, mine.stop] if isinstance(mine, slice) else type(mine).__name__
 
 
-def call_reduce_shard(comm: Comm, exercise: ModuleType, grad: Array) -> dict[str, Any]:
-    held = grad.copy()
-    shard = exercise.reduce_shard(comm, held)
-    return {"returned": returned(shard), "grad": held}
-
-
-def call_update_shard(comm: Comm, exercise: ModuleType, mine: Sequence[Array]) -> dict[str, Any]:
-    param, master, change = (array.copy() for array in mine)
-    exercise.update_shard(comm, param, master, change)
-    return {"param": param, "master": master}
+call_shard_slice = answers("shard_slice", ends)
+call_reduce_shard = calls("reduce_shard")
+call_update_shard = calls("update_shard")
 
 
 def call_norm_of(comm: Comm, exercise: ModuleType, mine: Sequence[Array]) -> Any:

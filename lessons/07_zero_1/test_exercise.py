@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import check_trains_alike, gaps
+from minidist.classroom.grading.checks import an_array, check_trains_alike, gaps, things
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import ask, by_case, by_rank, large, named, on, ranks
@@ -162,7 +162,7 @@ A_FACTOR = " (A float32 array times a NumPy float64 is float64; times a Python f
 
 def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[Array]]:
     """Those of each step in order of layers, as they are wanted: float32 shards."""
-    who, units = f"{on(run, rank)}", len(run.params)
+    who, units = on(run, rank), len(run.params)
     arrays, calls = handed(run, rank, outcome, which), outcome.value[which]["handed"]
     for (i, _), gradient in zip(calls, arrays, strict=True):
         shape = (run.params[0].size // run.n,)
@@ -181,7 +181,7 @@ def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[
 def returned(run: Layers, rank: int, outcome: Outcome, which: int) -> list[float]:
     """(part of the loss, norm) of the first step."""
     [pair, *_] = outcome.value[which]["returned"]
-    if not isinstance(pair, list) or not all(isinstance(part, float) for part in pair):
+    if not all(isinstance(part, float) for part in things(f"{on(run, rank)}'s train_step", pair, ("loss", "norm"))):
         lose(f"{on(run, rank)}'s train_step returned {pair}; two numbers are wanted: loss, norm.")
     return pair
 
@@ -282,7 +282,7 @@ def test_clip(submission: Submission) -> None:
         )
         norms = clip * CLIPPED, norm_of(free)  # the right one, and that of what the ranks have
         for rank, outcome in enumerate(outcomes):
-            who = f"{on(run, rank)}"
+            who = on(run, rank)
             if not np.any(free[rank]) or not near(wide[rank], free[rank]):
                 lose(f"{who} changes a gradient that is shorter than the limit, or whose limit is 0: none.")
             if not any(near(tight[rank], free[rank] * clip / norm) for norm in norms):
@@ -438,8 +438,7 @@ def test_after_update(submission: Submission) -> None:
             who = f"{on(run, rank)}'s flat.param of {flat.name}"
             expected = np.concatenate([run.inputs[r][unit][shard_of(run, unit, r)] for r in range(run.n)])
             named, held = outcome.value["named"][unit], outcome.value["held"][unit]
-            if isinstance(named, str) or named.shape != expected.shape:
-                lose(f"{who} is {named if isinstance(named, str) else named.shape}; {expected.shape} is wanted.")
+            an_array(run, named, f"rank {rank}'s flat.param of {flat.name}", expected.shape)
             if not np.array_equal(named, expected):
                 index = int(np.flatnonzero(named != expected)[0])
                 owner = index // (expected.size // run.n)
@@ -515,7 +514,7 @@ def test_messages(submission: Submission) -> None:
 def check_shard_slice(submission: Submission) -> None:
     for size, n in ((272, 4), (272, 3), (30, 4), (5, 4), (8, 1)):
         asked = [[size, n, rank] for rank in range(n)]
-        found = ask(submission, "call_shard_slice", "shard_slice", None, f"{n} ranks", asked=asked)
+        found = ask(submission, "call_shard_slice", "shard_slice", asked, f"{n} ranks")
         each = -(-size // n)
         for rank, mine in enumerate(found):
             if not isinstance(mine, list):
@@ -535,11 +534,9 @@ def check_reduce_shard(submission: Submission) -> None:
         [outcomes] = submission.run("call_reduce_shard", [run], ["reduce_shard"])
         total = np.sum([grad.astype(float) for grad in run.inputs], axis=0)
         for rank, outcome in enumerate(outcomes):
-            who, found = f"{on(run, rank)}", outcome.value["returned"]
+            who, found = on(run, rank), outcome.value["returned"]
             mine = slice(rank * size // n, (rank + 1) * size // n)
-            if isinstance(found, str) or found.shape != (size // n,) or found.dtype != np.float16:
-                is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-                lose(f"{who}: reduce_shard returned {is_now}; this rank's shard, float16 {(size // n,)}, is wanted.")
+            an_array(run, found, f"what reduce_shard returned on rank {rank}", total[mine].astype(np.float16))
             if not np.array_equal(found, total[mine]):
                 known = {
                     "it is this rank's own part, not summed over the ranks": run.inputs[rank][mine],
@@ -547,7 +544,7 @@ def check_reduce_shard(submission: Submission) -> None:
                 }
                 words = named(found, known, partial(np.allclose, rtol=1e-3))
                 lose(f"{who}: the shard is not the sum over the ranks{words}.")
-            if not np.array_equal(outcome.value["grad"][mine], total[mine]):
+            if not np.array_equal(outcome.value["handed"][0][mine], total[mine]):
                 lose(
                     f"{who}: the sum is not in this rank's part of grad. reduce_scatter has out=, which may be a view."
                 )
@@ -564,12 +561,12 @@ def check_update_shard(submission: Submission) -> None:
         [outcomes] = submission.run("call_update_shard", [run], ["update_shard"])
         expected = (master + change).astype(np.float16)
         for rank, outcome in enumerate(outcomes):
-            who, value = f"{on(run, rank)}'s", outcome.value
-            if not np.array_equal(value["master"], (master + change)[cut[rank]]):
+            who, (found, own, _) = f"{on(run, rank)}'s", outcome.value["handed"]
+            if not np.array_equal(own, (master + change)[cut[rank]]):
                 lose(f"{who} master copy is not what it was plus the change. Add in place: master += ...")
-            if not np.array_equal(value["param"], expected):
-                index = int(np.flatnonzero(value["param"] != expected)[0])
-                same = value["param"][index] == param[index]
+            if not np.array_equal(found, expected):
+                index = int(np.flatnonzero(found != expected)[0])
+                same = found[index] == param[index]
                 words = "it is as it was there" if same else "it should be that rank's master copy, rounded"
                 lose(f"{who} param is wrong first at index {index}, in rank {index // each}'s shard: {words}.")
             check_sent(run, rank, outcome, {GATHER: 2 * each * (n - 1)})

@@ -13,13 +13,9 @@ from given import Unit
 
 from minidist.classroom.grading import engines
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import arrays_held, note, peak_memory, returned
-from minidist.engine import Engine, Settings
+from minidist.classroom.grading.ranks import answers, arrays_held, note, peak_memory, returned, told
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.optim import SGD, AdamW
-from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("allocate", "owned", "collect", "reduce")
@@ -41,14 +37,8 @@ def make(
     student = exercise.ZeRO2
     methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
     methods |= {name: followed(name, methods[name], then) for name in ("collect", "reduce")}
-    graded = type("ZeRO2", (student,), {"accumulated": 1, **earlier, **methods})
-    made: Engine = graded(gpt(GPTConfig(**model)), to_settings(**settings), comm)
-    return made
-
-
-def to_settings(precision: str, optimizer: str, accumulate: int, seed: int) -> Settings:
-    made = AdamW() if optimizer == "adamw" else SGD(momentum=0.9)
-    return Settings(PRECISIONS[precision], made, clip=0.5, accumulate=accumulate, seed=seed)
+    methods |= {"accumulated": 1, **earlier}
+    return engines.built(student, methods, model, engines.settings_of(**settings), comm)
 
 
 def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None]) -> Callable[..., Any]:
@@ -83,8 +73,11 @@ def train_layers(comm: Comm, exercise: ModuleType, mine: Mine, steps: int, **how
     """The loss of each step, and this rank's parameters and gradients after them."""
     units = units_of(comm, mine[0])
     losses = [exercise.train_step(comm, list(units), list(mine[1]), **how) for _ in range(steps)]
-    said = [of_step if np.isscalar(of_step) else returned(of_step) for of_step in losses]
-    return {"losses": said, "params": [returned(u.param) for u in units], "grads": [returned(u.grad) for u in units]}
+    return {
+        "losses": told(losses),
+        "params": [returned(u.param) for u in units],
+        "grads": [returned(u.grad) for u in units],
+    }
 
 
 def train_layers_measured(comm: Comm, exercise: ModuleType, mine: Mine, **how: Any) -> tuple[int, list[bool]]:
@@ -189,10 +182,7 @@ def toy_accumulate(comm: Comm, exercise: ModuleType, mine: Mine, batch: int) -> 
     """What was returned, and the units' shards of the gradient."""
     units = units_of(comm, mine[0])
     loss = exercise.accumulate(comm, list(units), list(mine[1]), batch)
-    said = loss if np.isscalar(loss) else returned(loss)
-    return {"loss": said, "grads": [returned(unit.grad) for unit in units]}
+    return {"loss": told(loss), "grads": [returned(unit.grad) for unit in units]}
 
 
-def toy_room(comm: Comm, exercise: ModuleType, _: Any, sizes: list[int], n: int) -> Any:
-    value = exercise.room(list(sizes), n)
-    return float(value) if isinstance(value, int | float | np.integer | np.floating) else type(value).__name__
+toy_room = answers("room")

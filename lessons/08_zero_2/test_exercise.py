@@ -18,7 +18,7 @@ import pytest
 
 from minidist.classroom.grading.checks import check_trains_alike, gaps
 from minidist.classroom.grading.meaning import check_worked
-from minidist.classroom.grading.parts import by_case, by_rank, large, on, part, ranks
+from minidist.classroom.grading.parts import ask, by_case, by_rank, large, on, part, ranks
 from minidist.classroom.grading.sharded import (
     GATHER,
     RANKS,
@@ -385,12 +385,11 @@ def check_room(submission: Submission) -> None:
     for n in (4, 64):
         sizes = [int(size) for size in submission.random.integers(1000, 9000, 5) * n]
         sizes[-1] -= 1  # which n does not divide
-        case = Case(1, f"{n} ranks, units of {', '.join(map(str, sizes))}", [None], {"sizes": sizes, "n": n})
-        [[outcome]] = submission.run("toy_room", [case], ["room"])
-        found, padded = outcome.value, [-(-size // n) * n for size in sizes]
+        label, padded = f"{n} ranks, units of {', '.join(map(str, sizes))}", [-(-size // n) * n for size in sizes]
+        [found] = ask(submission, "toy_room", "room", [(sizes, n)], label)
         states, bucket = zero.model_states(sum(padded), n, stage=2).total, 2 * max(padded)
-        if isinstance(found, str):
-            lose(f"For {case.label} room returned {found}; a number of bytes is wanted.")
+        if not isinstance(found, float):
+            lose(f"For {label} room returned {found}; a number of bytes is wanted.")
         known = {
             states: "that is without the bucket",
             states + 2 * sum(padded): "that has a bucket for every unit: one is there at a time",
@@ -402,7 +401,7 @@ def check_room(submission: Submission) -> None:
         }
         if not np.isclose(found, states + bucket, rtol=1e-9):
             hint = next((f": {words}" for wrong, words in known.items() if abs(found - wrong) < 1), "")
-            lose(f"For {case.label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
+            lose(f"For {label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
 
 
 GAPS = gaps(globals(), "reduce_unit", "backward", "accumulate", "room")

@@ -12,13 +12,9 @@ import numpy as np
 
 from minidist.classroom.grading import engines
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import arrays_held, note, peak_memory, returned
-from minidist.engine import Engine, Settings
+from minidist.classroom.grading.ranks import arrays_held, calls, note, peak_memory, returned, told
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.optim import SGD, AdamW
-from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
@@ -44,20 +40,8 @@ def make(
     methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
     methods |= {name: followed(name, methods[name], then, computes) for name in PLACES}
     methods["after_update"] = noted(methods["after_update"])
-    graded = type("ZeRO3", (student,), {"accumulated": 1, "kept": [], **methods})  # kept: the chapter's forget asks
-    made: Engine = graded(gpt(GPTConfig(**model)), to_settings(**settings), comm)
-    return made
-
-
-def to_settings(precision: str, optimizer: str, accumulate: int, seed: int) -> Settings:
-    return Settings(
-        PRECISIONS[precision],
-        AdamW() if optimizer == "adamw" else SGD(momentum=0.9),
-        learning_rate=lambda update: 0.1 / (update + 1),
-        clip=0.5,
-        accumulate=accumulate,
-        seed=seed,
-    )
+    methods |= {"accumulated": 1, "kept": []}  # kept: the chapter's forget asks
+    return engines.built(student, methods, model, engines.settings_of(**settings), comm)
 
 
 def followed(
@@ -123,7 +107,7 @@ def train_layers(
     """The loss of each step, and this rank's shards after them."""
     shards, x, y = [shard.copy() for shard in mine[0]], *mine[1:]
     losses = [exercise.train_step(comm, list(shards), x, y, **how) for _ in range(steps)]
-    return {"losses": [of_step if np.isscalar(of_step) else returned(of_step) for of_step in losses], "shards": shards}
+    return {"losses": told(losses), "shards": shards}
 
 
 def train_layers_measured(
@@ -286,17 +270,6 @@ def toy_cut(comm: Comm, exercise: ModuleType, w: Array) -> dict[str, Any]:
     return {"returned": returned(shard), "is a view": larger or np.may_share_memory(shard, w)}
 
 
-def toy_gather(comm: Comm, exercise: ModuleType, shard: Array, rows: int, columns: int) -> dict[str, Any]:
-    return {"returned": returned(exercise.gather(comm, shard, rows, columns))}
-
-
-def toy_forward(comm: Comm, exercise: ModuleType, mine: tuple[Array, Array]) -> dict[str, Any]:
-    shard, h = mine
-    return {"returned": returned(exercise.forward_layer(comm, shard, h))}
-
-
-def toy_backward(comm: Comm, exercise: ModuleType, mine: tuple[Array, Array, Array, Array]) -> dict[str, Any]:
-    pair = exercise.backward_layer(comm, *mine)
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        return {"returned": type(pair).__name__}
-    return {"gradient": returned(pair[0]), "dh": returned(pair[1])}
+toy_gather = calls("gather")
+toy_forward = calls("forward_layer")
+toy_backward = calls("backward_layer")

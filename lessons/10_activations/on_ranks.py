@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import arrays_held, returned
+from minidist.classroom.grading.ranks import answers, arrays_held, calls, returned, whole
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -121,19 +121,12 @@ def masks(comm: Comm, exercise: ModuleType, mine: list[Any], function: str = "ma
     before = np.random.get_state()[1:3]
     found = []
     for arguments in mine:
-        found.append(returned(getattr(exercise, function)(*[as_tuple(each) for each in arguments])))
+        found.append(returned(getattr(exercise, function)(*arguments)))
     after = np.random.get_state()[1:3]
     return {"returned": found, "moved": not (np.array_equal(before[0], after[0]) and before[1] == after[1])}
 
 
-def as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def intervals(comm: Comm, exercise: ModuleType, mine: list[list[float]]) -> list[Any]:
-    """Of each (n, given, layer) the interval, or the name of a type."""
-    found = [exercise.best_interval(int(n), given, layer) for n, given, layer in mine]
-    return [int(k) if isinstance(k, int | np.integer) and not isinstance(k, bool) else type(k).__name__ for k in found]
+intervals = answers("best_interval", whole)
 
 
 # ---- parts of an input -----------------------------------------------------------------------------------------------
@@ -149,10 +142,7 @@ def cutting(comm: Comm, exercise: ModuleType, x: Array) -> dict[str, Any]:
     return {"returned": returned(part), "x": handed, "holds": root.nbytes if isinstance(root, np.ndarray) else 0}
 
 
-def joining(comm: Comm, exercise: ModuleType, part: Array, shape: list[int]) -> dict[str, Any]:
-    handed = part.copy()
-    value = exercise.whole(comm, handed, tuple(shape))
-    return {"returned": returned(value), "part": handed}
+joining = calls("whole")
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
@@ -160,8 +150,7 @@ def joining(comm: Comm, exercise: ModuleType, part: Array, shape: list[int]) -> 
 
 def bytes_kept(comm: Comm, exercise: ModuleType, mine: list[Array], places: list[int]) -> Any:
     """kept_bytes of some arrays, named by their places; some come twice."""
-    value = exercise.kept_bytes([mine[place] for place in places])
-    return int(value) if isinstance(value, int | np.integer) else type(value).__name__
+    return whole(exercise.kept_bytes([mine[place] for place in places]))
 
 
 def part_of(comm: Comm, exercise: ModuleType, x: Array, t: int) -> dict[str, Any]:

@@ -295,7 +295,7 @@ def draw_masks(submission: Submission, label: str, asked: list[Any], function: s
     each = Case(1, label, [asked], {"function": function})
     [[outcome]] = submission.run("masks", [each], [function])
     for arguments, found in zip(asked, outcome.value["returned"], strict=True):
-        an_array(each, found, "the mask", tuple(arguments[2]))
+        an_array(each, found, "the mask", arguments[2])
     return each, outcome
 
 
@@ -304,14 +304,15 @@ def check_bool(each: Case, mask: Array) -> None:
         lose(f"On {each.label}: the mask has the dtype {mask.dtype}; bool is wanted, one byte an element.")
 
 
-def a_key(submission: Submission) -> list[int]:
-    return [int(number) for number in submission.random.integers(1, 1000, 2)]
+def a_key(submission: Submission) -> tuple[int, int]:
+    one, other = (int(number) for number in submission.random.integers(1, 1000, 2))
+    return one, other
 
 
 @pytest.mark.points(1, "mask: the same for the same key and name")
 def test_mask_again(submission: Submission) -> None:
-    one = [a_key(submission), "block0.dropout1", [5, 8], 0.5]
-    other = [a_key(submission), "block1.dropout1", [5, 8], 0.5]
+    one = [a_key(submission), "block0.dropout1", (5, 8), 0.5]
+    other = [a_key(submission), "block1.dropout1", (5, 8), 0.5]
     each, outcome = draw_masks(submission, "two calls of mask, with another one in between", [one, other, one])
     first, _, again = outcome.value["returned"]
     check_varied(each, first)
@@ -337,13 +338,13 @@ def check_varied(each: Case, mask: Array) -> None:
 def test_mask_differs(submission: Submission) -> None:
     seed, step = a_key(submission)
     step += 1000  # two numbers that are not equal
-    first = [[seed, step], "ab", [6, 10], 0.5]
+    first = [(seed, step), "ab", (6, 10), 0.5]
     others = {
-        "another step": [[seed, step + 1], "ab", [6, 10], 0.5],
-        "another seed": [[seed + 1, step], "ab", [6, 10], 0.5],
-        "seed and step exchanged": [[step, seed], "ab", [6, 10], 0.5],
-        "another name": [[seed, step], "ac", [6, 10], 0.5],
-        "a name of the same letters": [[seed, step], "ba", [6, 10], 0.5],
+        "another step": [(seed, step + 1), "ab", (6, 10), 0.5],
+        "another seed": [(seed + 1, step), "ab", (6, 10), 0.5],
+        "seed and step exchanged": [(step, seed), "ab", (6, 10), 0.5],
+        "another name": [(seed, step), "ac", (6, 10), 0.5],
+        "a name of the same letters": [(seed, step), "ba", (6, 10), 0.5],
     }
     each, outcome = draw_masks(submission, "mask for several keys and names", [first, *others.values()])
     plain, *found = outcome.value["returned"]
@@ -355,7 +356,7 @@ def test_mask_differs(submission: Submission) -> None:
 
 @pytest.mark.points(1, "mask: bool, false with probability p, each element for itself")
 def test_mask_share(submission: Submission) -> None:
-    asked = [[a_key(submission), "dropout", [100, 100], p] for p in (0.1, 0.5, 0.0)]
+    asked = [[a_key(submission), "dropout", (100, 100), p] for p in (0.1, 0.5, 0.0)]
     each, outcome = draw_masks(submission, "mask of 100 by 100", asked)
     for (*_, p), mask in zip(asked, outcome.value["returned"], strict=True):
         check_bool(each, mask)
@@ -369,7 +370,7 @@ def test_mask_share(submission: Submission) -> None:
 
 @pytest.mark.points(1, "mask: leaves NumPy's own generator alone")
 def test_mask_alone(submission: Submission) -> None:
-    check_alone(*draw_masks(submission, "mask", [[a_key(submission), "dropout", [4, 5], 0.5]]))
+    check_alone(*draw_masks(submission, "mask", [[a_key(submission), "dropout", (4, 5), 0.5]]))
 
 
 def check_alone(each: Case, outcome: Outcome) -> None:
@@ -476,7 +477,7 @@ def test_cut_own(submission: Submission) -> None:
 
 def whole_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
     x = submission.random.standard_normal(of).astype(np.float32)
-    return Case(t, f"whole of {shape(x)}, {t} rank{'s' * (t > 1)}", parts_of(x, t), {"shape": list(of)})
+    return Case(t, f"whole of {shape(x)}, {t} rank{'s' * (t > 1)}", parts_of(x, t), {"shape": of})
 
 
 @pytest.mark.points(1, "whole: x on every rank")
@@ -488,7 +489,7 @@ def test_whole(submission: Submission) -> None:
             found = an_array(each, outcome.value["returned"], f"x on rank {rank}", expected.shape)
             if not np.array_equal(found, expected):
                 lose(f"On {each.label}: on rank {rank} it is not x.")
-            if not np.array_equal(outcome.value["part"], each.inputs[rank]):
+            if not np.array_equal(outcome.value["handed"][0], each.inputs[rank]):
                 lose(f"{on(each, rank)}'s part was changed.")
 
 
@@ -522,7 +523,7 @@ def check_kept_bytes(submission: Submission) -> None:
 
 def check_same_mask(submission: Submission) -> None:
     step, layer = a_key(submission)
-    one, steps, layers = ([a, b, [20, 30], 0.25] for a, b in ((step, layer), (step + 1, layer), (step, layer + 1)))
+    one, steps, layers = ([a, b, (20, 30), 0.25] for a, b in ((step, layer), (step + 1, layer), (step, layer + 1)))
     label = "same_mask, p = 0.25"
     each, outcome = draw_masks(submission, label, [one, steps, layers, one], "same_mask")
     first, of_step, of_layer, again = outcome.value["returned"]

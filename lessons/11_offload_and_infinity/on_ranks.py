@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.grading.ranks import peak_memory, returned
+from minidist.classroom.grading.ranks import number, peak_memory, returned, whole
 from minidist.classroom.notebook.slow_disk import SlowDisk
 from minidist.mpi.comm import Comm
 
@@ -180,7 +180,7 @@ def take_in_tiles(comm: Comm, exercise: ModuleType, mine: list[Array], tiles: in
 def count_moved(comm: Comm, exercise: ModuleType, edges: list[list[Any]], hosts: list[list[str]]) -> list[Any]:
     """moved, of several placements."""
     found = [exercise.moved([tuple(edge) for edge in edges], frozenset(host)) for host in hosts]
-    return [int(value) if isinstance(value, int | np.integer) else type(value).__name__ for value in found]
+    return [whole(value) for value in found]
 
 
 def all_placements(comm: Comm, exercise: ModuleType, nodes: list[str]) -> Any:
@@ -197,10 +197,6 @@ def steps_delayed(comm: Comm, exercise: ModuleType, w: float, batches: list[floa
         w, waiting = pair
         found.append([number(w), number(waiting)])
     return found
-
-
-def number(value: Any) -> Any:
-    return float(value) if isinstance(value, int | float | np.number) else type(value).__name__
 
 
 def forward_in_tiles(comm: Comm, exercise: ModuleType, mine: list[Array], tiles: int) -> dict[str, Any]:

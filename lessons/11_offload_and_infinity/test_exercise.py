@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import an_array, gaps, together
-from minidist.classroom.grading.parts import large
+from minidist.classroom.grading.checks import an_array, gaps, parts_by_function
+from minidist.classroom.grading.parts import alone, large
 from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.memory.partition import Partition, best, partitions
 
@@ -33,11 +33,6 @@ SLACK = 1 << 13  # bytes of Python objects and of temporary results
 
 def same(found: Array, expected: Array) -> bool:
     return bool(np.allclose(found, expected, rtol=1e-9, atol=1e-12))
-
-
-def alone(submission: Submission, target: str, asked: str, cases: Sequence[Case]) -> list[Any]:
-    """What each case brings back."""
-    return [outcome.value for [outcome] in submission.run(target, cases, [asked])]
 
 
 # ---- placements ------------------------------------------------------------------------------------------------------
@@ -415,13 +410,4 @@ def check_tiled(submission: Submission) -> None:
 
 
 GAPS = gaps(globals(), "moved", "placements", "delayed_step", "tiled")
-
-
-PARTS = {
-    "best_placements": together(test_best_placements, test_best_placements_several),
-    "update_all": together(test_update_all, test_update_all_rooms, test_update_all_overlap),
-    "train_delayed": together(
-        test_train_delayed, test_train_delayed_at_first, test_train_delayed_beside, test_train_delayed_end
-    ),
-    "tiled_backward": together(test_tiled_backward, test_tiled_backward_memory),
-}
+PARTS = parts_by_function(globals())

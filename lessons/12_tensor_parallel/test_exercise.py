@@ -25,9 +25,11 @@ from minidist.classroom.grading.checks import (
     parts_by_function,
     same,
     shape,
+    things,
 )
+from minidist.classroom.grading.meaning import working
 from minidist.classroom.grading.parts import ask, by_case, large, on, part, ranks
-from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 MATRIX = ("column_part", "column_forward", "column_backward", "row_forward", "row_backward")
@@ -133,7 +135,7 @@ def check_layer(
     """A function on one rank, on two and on four, and on many positions."""
     cases = [make(submission, t, function, **how) for t in (1, 2, 4)]
     cases.append(make(submission, 2, function, length=large(submission, least=500, most=5_000), **how))
-    for each, outcomes in zip(cases, submission.run(function.partition("_")[2], cases, [function]), strict=True):
+    for each, outcomes in by_case(submission, "call", cases, [function]):
         check(each, outcomes)
 
 
@@ -152,9 +154,7 @@ test_column_forward = part(
 
 def gradient(each: Case, outcome: Outcome, which: int, rank: int) -> Any:
     """One of dx, dw and dbias. Loses the part if there are not three."""
-    if isinstance(outcome.value["returned"], str):
-        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return dx, dw and dbias.")
-    return outcome.value["returned"][which]
+    return things(on(each, rank), outcome.value["returned"], ("dx", "dw", "dbias"))[which]
 
 
 def check_column_dx(each: Layer, outcomes: Sequence[Outcome]) -> None:
@@ -219,7 +219,7 @@ def test_row_forward_bias(submission: Submission) -> None:
     for each in cases:
         inputs = [[x, w, np.zeros_like(bias)] for x, w, bias in each.inputs]
         plain.append(Case(each.n, each.label, inputs, each.arguments))
-    runs = submission.run("forward", [*cases, *plain], ["row_forward"])
+    runs = submission.run("call", [*cases, *plain], ["row_forward"])
     for each, with_bias, without in zip(cases, runs[: len(cases)], runs[len(cases) :], strict=True):
         for rank, (one, other) in enumerate(zip(with_bias, without, strict=True)):
             y, zero = (an_array(each, run.value["returned"], f"rank {rank}'s y", each.y.shape) for run in (one, other))
@@ -265,28 +265,28 @@ test_row_backward_bias = part(
 
 @pytest.mark.points(1, "f and g: one all-reduce each, and nothing else")
 def test_wire(submission: Submission) -> None:
-    why, found = "", False
-    for function, make, checks, sums in (
-        ("row_forward", row, [check_row_forward], 1),
-        ("column_backward", column, [check_column_dx, check_column_own], 1),
-        ("column_forward", column, [check_column_forward], 0),
-        ("row_backward", row, [check_row_own, check_row_bias], 0),
-    ):
-        cases = [make(submission, t, function) for t in (2, 3, 4)]
-        kind = "forward" if "forward" in function else "backward"
-        try:
-            runs = submission.attempt(kind, cases, [function])
-        except Lost as lost:
-            if "is not written yet" in str(lost) or submission.in_every_part:
-                lose(str(lost))
-            why = str(lost)
-            continue
-        for each, outcomes in zip(cases, runs, strict=True):
-            if all(is_right(check, each, outcomes) for check in checks):
-                found = True
-                check_sent(each, outcomes, (each.x if function == "column_backward" else each.y).nbytes * sums)
-    if not found:
-        lose(why or "None of column_forward, column_backward, row_forward and row_backward has right results yet.")
+    cases = {
+        function: [make(submission, t, function) for t in (2, 3, 4)]
+        for function, make in (
+            ("row_forward", row), ("column_backward", column), ("column_forward", column), ("row_backward", row)
+        )
+    }  # fmt: skip
+    for function, runs in working(submission, "call", cases, check_matrix):
+        for each, outcomes in zip(cases[function], runs, strict=True):
+            summed = {"row_forward": each.y.nbytes, "column_backward": each.x.nbytes}
+            check_sent(each, outcomes, summed.get(function, 0))
+
+
+def check_matrix(each: Case, outcomes: Sequence[Outcome]) -> None:
+    """All that is asked of a function's results."""
+    assert isinstance(each, Layer)
+    for check in {
+        "column_forward": [check_column_forward],
+        "column_backward": [check_column_dx, check_column_own],
+        "row_forward": [check_row_forward],
+        "row_backward": [check_row_own, check_row_bias],
+    }[each.arguments["function"]]:
+        check(each, outcomes)
 
 
 def check_sent(each: Case, outcomes: Sequence[Outcome], nbytes: int, times: int = 2) -> None:
@@ -301,19 +301,19 @@ def check_sent(each: Case, outcomes: Sequence[Outcome], nbytes: int, times: int 
 # ---- masks -----------------------------------------------------------------------------------------------------------
 
 
-def a_key(submission: Submission) -> list[int]:
-    return [int(number) for number in submission.random.integers(1, 1000, 3)]
+def a_key(submission: Submission) -> tuple[int, ...]:
+    return tuple(int(number) for number in submission.random.integers(1, 1000, 3))
 
 
 def drawn(submission: Submission, label: str, asked: list[Any]) -> tuple[Case, list[Array]]:
     each, masks = Case(1, label, [asked]), ask(submission, "masks", "dropout_mask", asked, label)
-    return each, [an_array(each, found, "the mask", tuple(of)) for (_, of, *_), found in zip(asked, masks, strict=True)]
+    return each, [an_array(each, found, "the mask", of) for (_, of, *_), found in zip(asked, masks, strict=True)]
 
 
 @pytest.mark.points(1, "dropout_mask: of the key alone")
 def test_dropout_mask(submission: Submission) -> None:
     key, p = a_key(submission), 0.3
-    asked = [[of, [40, 50], p, [0, 1]] for of in (key, [key[0], key[1] + 1, key[2]], key)]
+    asked = [[of, (40, 50), p, (0, 1)] for of in (key, (key[0], key[1] + 1, key[2]), key)]
     each, (first, other, again) = drawn(submission, f"dropout_mask, p = {p}", asked)
     if first.dtype != bool:
         lose(f"On {each.label}: the mask has the dtype {first.dtype}; bool is wanted.")
@@ -329,8 +329,8 @@ def test_dropout_mask(submission: Submission) -> None:
 def test_dropout_mask_parts(submission: Submission) -> None:
     for rows, n in ((2, 4), (3, 2)):
         key = a_key(submission)
-        asked = [[key, [rows, 6, 6], 0.5, [i, n]] for i in range(n)]
-        asked += [[key, [n * rows, 6, 6], 0.5, [0, 1]]] * 2
+        asked = [[key, (rows, 6, 6), 0.5, (i, n)] for i in range(n)]
+        asked += [[key, (n * rows, 6, 6), 0.5, (0, 1)]] * 2
         each, (*pieces, whole, again) = drawn(submission, f"dropout_mask of ({rows}, 6, 6), {n} pieces", asked)
         if np.array_equal(pieces[0], pieces[1]):
             lose(f"On {each.label}: pieces 0 and 1 are equal. They are of different heads, on different ranks.")
@@ -380,9 +380,7 @@ def test_loss_forward(submission: Submission) -> None:
 
 
 def pair(each: Case, outcome: Outcome, rank: int) -> list[Any]:
-    if isinstance(outcome.value["returned"], str):
-        lose(f"{on(each, rank)} returned {outcome.value['returned']}; return the loss and prob.")
-    return outcome.value["returned"]
+    return things(on(each, rank), outcome.value["returned"], ("the loss", "prob"))
 
 
 def check_loss(each: Vocabulary, outcomes: Sequence[Outcome]) -> None:
@@ -458,7 +456,7 @@ def test_scatter_sum(submission: Submission) -> None:
     for t, length in ((1, 2), (2, 4), (4, 8), (2, large(submission, 2, 100, 2_000))):
         inputs = [submission.random.standard_normal((3, length, 5)) for _ in range(t)]
         cases.append(Case(t, f"scatter_sum, {ranks(t)}", inputs, {"function": "scatter_sum"}))
-    for each, outcomes in by_case(submission, "positions", cases, ["scatter_sum"]):
+    for each, outcomes in by_case(submission, "call", cases, ["scatter_sum"]):
         total = sum(each.inputs)
         for rank, (outcome, expected) in enumerate(zip(outcomes, blocks(total, each.n, 1), strict=True)):
             flat = np.split(total.reshape(-1), each.n)[rank].reshape(expected.shape)
@@ -477,7 +475,7 @@ def test_gather_whole(submission: Submission) -> None:
     for t, length in ((1, 2), (2, 4), (4, 8), (2, large(submission, 2, 200, 2_000))):
         wholes.append(submission.random.standard_normal((3, length, 5)))
         cases.append(Case(t, f"gather_whole, {ranks(t)}", blocks(wholes[-1], t, 1), {"function": "gather_whole"}))
-    runs = submission.run("positions", cases, ["gather_whole"])
+    runs = submission.run("call", cases, ["gather_whole"])
     for each, expected, outcomes in zip(cases, wholes, runs, strict=True):
         for rank, outcome in enumerate(outcomes):
             flat = np.concatenate([part.reshape(-1) for part in each.inputs]).reshape(expected.shape)
@@ -499,10 +497,9 @@ def check_cut_both(submission: Submission) -> None:
     each = Case(1, "cut_both of A (3, 8) and B (8, 3), t = 4", [[a, b]], {"t": 4})
     [[outcome]] = submission.run("both_parts", [each], ["cut_both"])
     for rank, found in enumerate(outcome.value):
-        if isinstance(found, str):
-            lose(f"On {each.label}: it returned {found}; return two things, the columns of A and the rows of B.")
-        check_array(each, found[0], f"rank {rank}'s part of A", blocks(a, 4, 1)[rank])
-        check_array(each, found[1], f"rank {rank}'s part of B", blocks(b, 4, 0)[rank])
+        of_a, of_b = things(f"On {each.label}: it", found, ("the columns of A", "the rows of B"))
+        check_array(each, of_a, f"rank {rank}'s part of A", blocks(a, 4, 1)[rank])
+        check_array(each, of_b, f"rank {rank}'s part of B", blocks(b, 4, 0)[rank])
 
 
 def check_cut_qkv(submission: Submission) -> None:
@@ -540,9 +537,7 @@ def check_mlp_forward(submission: Submission) -> None:
         expected = gelu(x @ a) @ b
         for rank, outcome in enumerate(outcomes):
             _, of_a, of_b = each.inputs[rank]
-            if isinstance(outcome.value["returned"], str):
-                lose(f"On {each.label}: it returned {outcome.value['returned']}; return two things, y and z.")
-            y, z = outcome.value["returned"]
+            y, z = things(on(each, rank), outcome.value["returned"], ("y", "z"))
             mistakes = {"It is this rank's part of the sum.": gelu(x @ of_a) @ of_b}
             mistakes["It is divided by the number of ranks."] = expected / t
             mistakes["Where is gelu?"] = x @ a @ b
@@ -557,9 +552,7 @@ def check_mlp_backward(submission: Submission) -> None:
         dx, da, db = (mlp_slope(x, a, b, dy, by) for by in (x, a, b))
         da, db = blocks(da, t, 1), blocks(db, t, 0)
         for rank, outcome in enumerate(outcomes):
-            if isinstance(outcome.value["returned"], str):
-                lose(f"On {each.label}: it returned {outcome.value['returned']}; return dx, da and db.")
-            found = outcome.value["returned"]
+            found = things(on(each, rank), outcome.value["returned"], ("dx", "da", "db"))
             summed = "It is summed over the ranks; each has other columns."
             check_array(each, found[1], f"rank {rank}'s da", da[rank], {summed: sum(da)})
             check_array(each, found[2], f"rank {rank}'s db", db[rank], {summed: sum(db)})

@@ -9,6 +9,7 @@ import numpy as np
 from stages import Stage
 
 from minidist.classroom.grading.chapter import functions
+from minidist.classroom.grading.ranks import answers, number
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -47,9 +48,7 @@ def tuples(orders: Sequence[Any]) -> list[Any]:
 # ---- orders and clocks -----------------------------------------------------------------------------------------------
 
 
-def orders(comm: Comm, exercise: ModuleType, mine: list[list[int]], function: str) -> list[Any]:
-    """Of each tuple of arguments the order."""
-    return [as_order(getattr(exercise, function)(*arguments)) for arguments in mine]
+orders = answers(told=as_order)
 
 
 def order_of(comm: Comm, exercise: ModuleType, mine: list[list[Any]], function: str) -> list[Any]:
@@ -57,14 +56,12 @@ def order_of(comm: Comm, exercise: ModuleType, mine: list[list[Any]], function: 
     found = []
     for arguments in mine:
         value = getattr(exercise, function)(*[tuples([one])[0] if isinstance(one, list) else one for one in arguments])
-        found.append(float(value) if isinstance(value, int | float | np.number) else as_order(value))
+        as_number = number(value)
+        found.append(as_order(value) if isinstance(as_number, str) else as_number)
     return found
 
 
-def share(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
-    """idle_share of some spans."""
-    values = [exercise.idle_share(tuples(spans)) for spans in mine]
-    return [float(value) if isinstance(value, int | float | np.number) else type(value).__name__ for value in values]
+share = answers("idle_share")
 
 
 def times(comm: Comm, exercise: ModuleType, mine: list[Any], costs: dict[str, float], latency: float) -> list[Any]:

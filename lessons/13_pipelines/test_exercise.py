@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
+from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
+from minidist.classroom.grading.parts import ask, describe, ranks
 from minidist.classroom.grading.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -55,9 +56,7 @@ def check_things(orders: Sequence[Any], m: int, v: int = 0) -> None:
     shape = '("F", k, chunk)' if v else '("F", k)'
     for s, order in enumerate(orders):
         if not isinstance(order, list):
-            raise Wrong(
-                f"stage {s} has {'None' if order == 'NoneType' else order}, not a list of things such as {shape}"
-            )
+            raise Wrong(f"stage {s} has {describe(order)}, not a list of things such as {shape}")
         for thing in order:
             if not isinstance(thing, list) or len(thing) != 2 + (v > 0) or thing[0] not in letters:
                 raise Wrong(f"stage {s} has {thing!r}, where something such as {shape} is wanted")
@@ -214,11 +213,10 @@ def draw_sizes(submission: Submission, count: int, least: int = 1) -> list[tuple
 
 def check_clock(submission: Submission, pipelines: dict[str, Any], costs: dict[str, float], latency: float = 0) -> None:
     costs_said = ", ".join(f"{letter} {cost:g}" for letter, cost in costs.items())
-    each = Case(1, f"clock with {costs_said}, latency {latency:g}", [list(pipelines.values())],
-                {"costs": costs, "latency": latency})  # fmt: skip
-    [[outcome]] = submission.run("times", [each], ["clock"])
-    for (name, orders), found in zip(pipelines.items(), outcome.value, strict=True):
-        on = f"On {each.label}, {name}"
+    label, given = f"clock with {costs_said}, latency {latency:g}", list(pipelines.values())
+    times = ask(submission, "times", "clock", given, label, costs=costs, latency=latency)
+    for (name, orders), found in zip(pipelines.items(), times, strict=True):
+        on = f"On {label}, {name}"
         if isinstance(found, str):
             lose(
                 f"{on}: {'it raises ' + found if found.endswith('Error') else f'it returns {found}'}; spans are wanted."
@@ -295,9 +293,8 @@ def test_clock_deadlock(submission: Submission) -> None:
         f"a stage that leaves F of {j} out": [[["F", j], ["BW", j]], []],
     }  # fmt: skip
     fine = {f"{p} stages": draw_orders(submission, p, m) for p, m in ((3, 4), (2, 6), (5, 3))}
-    each = Case(1, "clock", [[*stuck.values(), *fine.values()]], {"costs": ONE, "latency": 0})
-    [[outcome]] = submission.run("times", [each], ["clock"])
-    for name, found in zip([*stuck, *fine], outcome.value, strict=True):
+    found_in = ask(submission, "times", "clock", [*stuck.values(), *fine.values()], costs=ONE, latency=0)
+    for name, found in zip([*stuck, *fine], found_in, strict=True):
         if name in stuck and found != "ValueError":
             what = f"raises {found}" if isinstance(found, str) and found.endswith("Error") else "returns"
             lose(f"On orders that wait for ever, {name}: clock {what}; ValueError is wanted.")
@@ -308,12 +305,14 @@ def test_clock_deadlock(submission: Submission) -> None:
 # ---- schedules -------------------------------------------------------------------------------------------------------
 
 
-def asked_for(submission: Submission, function: str, pipelines: Sequence[tuple[int, ...]]) -> list[list[Any]]:
-    """Of each (p, m, ...) the orders of all stages."""
+def asked_for(
+    submission: Submission, function: str, pipelines: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[tuple[int, ...], str, list[Any]]]:
+    """Each (p, m, ...), the call in words, and the orders of all stages."""
     mine = [[s, *of] for of in pipelines for s in range(of[0])]
-    [[outcome]] = submission.run("orders", [Case(1, function, [mine], {"function": function})], [function])
-    orders = iter(outcome.value)
-    return [[next(orders) for _ in range(of[0])] for of in pipelines]
+    orders = iter(ask(submission, "orders", function, mine, function=function))
+    for of in pipelines:
+        yield of, said(function, of), [next(orders) for _ in range(of[0])]
 
 
 def on_clock(orders: Sequence[Any], label: str, m: int, costs: dict[str, float] = ONE, v: int = 0) -> list[Any]:
@@ -356,8 +355,7 @@ def check_step(each: Case, outcomes: Sequence[Outcome], tokens: Array) -> None:
 @pytest.mark.points(2, "gpipe: all forwards, then all backwards")
 def test_gpipe(submission: Submission) -> None:
     pipelines = [(2, 1), (1, 3), (2, 3), (8, 2), *draw_sizes(submission, 3)]
-    for (p, m), orders in zip(pipelines, asked_for(submission, "gpipe", pipelines), strict=True):
-        label = said("gpipe", (p, m))
+    for (_, m), label, orders in asked_for(submission, "gpipe", pipelines):
         on_clock(orders, label, m)
         for s, order in enumerate(orders):
             check_forwards_first(f"On {label}: stage {s}", order, m)
@@ -386,8 +384,7 @@ def test_one_f_one_b(submission: Submission) -> None:
     """A stage that holds more than p - s may idle as long as one that takes turns so: the part on memory asks for
     p - s."""
     pipelines = [(1, 2), (2, 3), (3, 2), (4, 8), *draw_sizes(submission, 2)]
-    for (p, m), orders in zip(pipelines, asked_for(submission, "one_f_one_b", pipelines), strict=True):
-        label = said("one_f_one_b", (p, m))
+    for (p, m), label, orders in asked_for(submission, "one_f_one_b", pipelines):
         spans = on_clock(orders, label, m)
         ahead = [max(p - s, held(order)) for s, order in enumerate(orders)]
         in_turns = own("clock")([own("one_f_one_b")(0, most, m) for most in ahead], ONE)  # (0, p, m) begins with p
@@ -400,8 +397,8 @@ def test_one_f_one_b(submission: Submission) -> None:
 @pytest.mark.points(1, "one_f_one_b: p - s micro-batches on stage s")
 def test_one_f_one_b_memory(submission: Submission) -> None:
     pipelines = [(2, 4), (4, 8), *draw_sizes(submission, 2)]
-    for (p, m), orders in zip(pipelines, asked_for(submission, "one_f_one_b", pipelines), strict=True):
-        check_held(said("one_f_one_b", (p, m)), orders, [p - s for s in range(p)])
+    for (p, _), label, orders in asked_for(submission, "one_f_one_b", pipelines):
+        check_held(label, orders, [p - s for s in range(p)])
 
 
 def check_held(label: str, orders: Sequence[Any], limits: Sequence[int]) -> None:
@@ -419,8 +416,7 @@ def check_held(label: str, orders: Sequence[Any], limits: Sequence[int]) -> None
 def test_zb_h1(submission: Submission) -> None:
     pipelines = [(1, 2), (2, 4), (4, 8), (5, 5), (4, 2), (3, 1), *draw_sizes(submission, 2, least=2)]
     costs = {"F": 3.0, "B": 3.0, "W": 2.0}
-    for (p, m), orders in zip(pipelines, asked_for(submission, "zb_h1", pipelines), strict=True):
-        label = said("zb_h1", (p, m))
+    for (p, m), label, orders in asked_for(submission, "zb_h1", pipelines):
         spans = on_clock(orders, f"{label}, F 3, B 3, W 2", m, costs)
         if m >= 2 * p:
             check_span(f"{label}, F 3, B 3, W 2", spans, 8 * m + 4 * (p - 1), "is wanted: m(F+B+W) + (p-1)(F+B-W)")
@@ -430,8 +426,7 @@ def test_zb_h1(submission: Submission) -> None:
 @pytest.mark.points(1, "zb_h1: p micro-batches on every stage")
 def test_zb_h1_memory(submission: Submission) -> None:
     pipelines = [(2, 4), (4, 8), *draw_sizes(submission, 2, least=2)]
-    for (p, m), orders in zip(pipelines, asked_for(submission, "zb_h1", pipelines), strict=True):
-        label = said("zb_h1", (p, m))
+    for (p, _), label, orders in asked_for(submission, "zb_h1", pipelines):
         check_held(label, orders, [p] * p)
         if not any(thing[0] == "W" for order in orders for thing in order):
             lose(f"On {label}: B and W are in one, as in 1F1B; here they are apart.")
@@ -447,8 +442,11 @@ def performed(
     cases, batches = [], []
     for name, (orders, m) in kinds.items():
         tokens = a_batch(submission, m)
-        ranks = f"{len(orders)} rank{'s' * (len(orders) > 1)}"
-        cases.append(Case(len(orders), f"{ranks}, {name}", [tokens] * len(orders), {"orders": orders, "model": MODEL}))
+        cases.append(
+            Case(
+                len(orders), f"{ranks(len(orders))}, {name}", [tokens] * len(orders), {"orders": orders, "model": MODEL}
+            )
+        )
         batches.append(tokens)
     return list(zip(cases, submission.run("performing", cases, ["perform"], **how), batches, strict=True))
 
@@ -489,11 +487,7 @@ def test_perform_arrays(submission: Submission) -> None:
         "a drawn order, W apart": (draw_orders(submission, 3, 4, "B W"), 4),
     }
     (plain, first, at_first), *runs = performed(submission, kinds)
-    try:
-        check_step(plain, first, at_first)
-        right = True
-    except pytest.fail.Exception:
-        right = False
+    right = is_right(check_step, plain, first, at_first)
     for each, outcomes, tokens in runs:
         for s, outcome in enumerate(outcomes):
             for k, other, what in outcome.value["overwritten"]:
@@ -538,8 +532,7 @@ def test_perform_waits(submission: Submission) -> None:
 @pytest.mark.points(1, "shorter: than 1F1B, in its memory")
 def test_shorter(submission: Submission) -> None:
     pipelines = [(2, 4, 2), (3, 6, 3), (4, 8, 4), *((p, m, p) for p, m in draw_sizes(submission, 2, least=2))]
-    for (p, m, limit), orders in zip(pipelines, asked_for(submission, "shorter", pipelines), strict=True):
-        label = said("shorter", (p, m, limit))
+    for (p, m, limit), label, orders in asked_for(submission, "shorter", pipelines):
         spans = on_clock(orders, label, m)
         check_held(label, orders, [limit] * p)
         check_span(label, spans, 3 * (m + p - 1) - 1, f"or less is wanted: 1F1B needs {3 * (m + p - 1)}")
@@ -551,8 +544,7 @@ def test_shorter_more(submission: Submission) -> None:
     sizes = [(3, 6), *draw_sizes(submission, 1, least=2)]
     pipelines = [(p, m, limit) for p, m in sizes for limit in range(p, 2 * p)]
     before = 0.0
-    for (p, m, limit), orders in zip(pipelines, asked_for(submission, "shorter", pipelines), strict=True):
-        label = said("shorter", (p, m, limit))
+    for (p, m, limit), label, orders in asked_for(submission, "shorter", pipelines):
         spans = on_clock(orders, label, m)
         if limit > p:
             check_held(label, orders, [limit] * p)
@@ -563,8 +555,7 @@ def test_shorter_more(submission: Submission) -> None:
 @pytest.mark.points(0, "bonus, interleaved: v chunks on each stage")
 def test_interleaved(submission: Submission) -> None:
     pipelines = ((2, 2, 2), (2, 4, 1), (4, 8, 2), (3, 6, 3))
-    for (p, m, v), orders in zip(pipelines, asked_for(submission, "interleaved", pipelines), strict=True):
-        label = said("interleaved", (p, m, v))
+    for (p, m, v), label, orders in asked_for(submission, "interleaved", pipelines):
         spans = on_clock(orders, label, m, v=v)
         check_span(
             label,
@@ -579,16 +570,14 @@ def test_interleaved(submission: Submission) -> None:
 
 def check_values(submission: Submission, function: str, cases: dict[str, tuple[list[Any], Any]], target: str) -> None:
     """A gap's function on some arguments: by name, (arguments, what is wanted)."""
-    each = Case(1, function, [[arguments for arguments, _ in cases.values()]],
-                {"function": function} if target == "order_of" else {})  # fmt: skip
-    [[outcome]] = submission.run(target, [each], [function])
-    for (name, (_, wanted)), found in zip(cases.items(), outcome.value, strict=True):
+    values = ask(submission, target, function, [arguments for arguments, _ in cases.values()], function=function)
+    for (name, (_, wanted)), found in zip(cases.items(), values, strict=True):
         if isinstance(wanted, list):
             if found != wanted:
                 shown = ", ".join(str(tuple(thing)) for thing in found) if isinstance(found, list) else found
                 lose(f"{function}({name}) is {shown}; {', '.join(str(tuple(thing)) for thing in wanted)} is wanted.")
         elif not isinstance(found, float) or abs(found - wanted) > PRECISE:
-            was = f"{found:.4g}" if isinstance(found, float) else "None" if found == "NoneType" else found
+            was = f"{found:.4g}" if isinstance(found, float) else describe(found)
             lose(f"{function}: {name}: it is {was}; {wanted:.4g} is wanted.")
 
 
@@ -599,14 +588,13 @@ def check_idle_share(submission: Submission) -> None:
         "3 stages, 4 micro-batches": draw_orders(submission, 3, 4, first="F"),
     }.items():  # fmt: skip
         spans = own("clock")(orders, ONE)
-        cases[name] = ([[list(span) for span in of] for of in spans], own("idle_share")(spans))
+        cases[name] = ([spans], own("idle_share")(spans))
     check_values(submission, "idle_share", cases, "share")
 
 
 def orders_of(submission: Submission, function: str, asked: Sequence[list[Any]]) -> Iterator[tuple[str, list[Any]]]:
     """What a gap's function returns for each list of arguments, with the call in words."""
-    [[outcome]] = submission.run("order_of", [Case(1, function, [list(asked)], {"function": function})], [function])
-    for arguments, found in zip(asked, outcome.value, strict=True):
+    for arguments, found in zip(asked, ask(submission, "order_of", function, asked, function=function), strict=True):
         call = f"{function}({', '.join(map(str, arguments))})"
         try:
             check_things([found], arguments[0])

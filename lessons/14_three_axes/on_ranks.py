@@ -1,14 +1,15 @@
 """What the graded parts let the ranks do with a student's functions. No points are given here."""
 
+from collections import namedtuple
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minidist import ring
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import number, returned
+from minidist.classroom.grading.ranks import answers, number, returned, told
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -20,40 +21,14 @@ STANDS_ON = {
 }
 
 
-class Model(NamedTuple):
-    """As the skeleton has it."""
-
-    layers: int
-    width: int
-    heads: int
-    length: int
-    batch: int
-    parameters: int
-
-
-class Layout(NamedTuple):
-    """As the skeleton has it."""
-
-    data: int
-    pipeline: int
-    tensor: int
-
-
-class Cluster(NamedTuple):
-    """As the skeleton has it."""
-
-    ranks: int
-    per_host: int
-    memory: float
-    speed: float
-    inside: float
-    between: float
+# As the skeleton has them.
+Model = namedtuple("Model", "layers width heads length batch parameters")
+Layout = namedtuple("Layout", "data pipeline tensor")
+Cluster = namedtuple("Cluster", "ranks per_host memory speed inside between")
 
 
 @dataclass
 class Piece:
-    """As the skeleton has it."""
-
     grad: Array
     cut: bool = True
     tied: bool = False
@@ -62,33 +37,17 @@ class Piece:
 # ---- a layout in bytes -----------------------------------------------------------------------------------------------
 
 
-def memories(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[float | str]:
-    """Of each (model, layout) the bytes."""
-    return [number(exercise.memory(Model(*model), Layout(*layout))) for model, layout in mine]
+def on_layout(model: list[Any], layout: list[int]) -> tuple[Model, Layout]:
+    return Model(*model), Layout(*layout)
 
 
-def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
-    """Of each (model, layout) the bytes by axis, or the name of a type."""
-    found = []
-    for model, layout in mine:
-        value = exercise.sent(Model(*model), Layout(*layout))
-        is_dict = isinstance(value, dict)
-        found.append({str(k): number(v) for k, v in value.items()} if is_dict else type(value).__name__)
-    return found
+def on_cluster(model: list[Any], cluster: list[float]) -> tuple[Model, Cluster]:
+    return Model(*model), Cluster(*cluster)
 
 
-def choices(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
-    """Of each (model, cluster) the layout as a list, None, or the name of a type."""
-    found: list[Any] = []
-    for model, cluster in mine:
-        value = exercise.choose(Model(*model), Cluster(*cluster))
-        if value is None:
-            found.append(None)
-        elif isinstance(value, tuple | list):
-            found.append([number(n) for n in value])
-        else:
-            found.append(type(value).__name__)
-    return found
+memories = answers("memory", make=on_layout)
+all_sent = answers("sent", make=on_layout)
+choices = answers("choose", lambda layout: layout if layout is None else told(layout), on_cluster)
 
 
 # ---- the mesh --------------------------------------------------------------------------------------------------------
@@ -172,13 +131,7 @@ def norm(
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
 
 
-def places_of(comm: Comm, exercise: ModuleType, mine: list[list[int]]) -> list[Any]:
-    found = []
-    for rank, p, t in mine:
-        value = exercise.place_of(rank, p, t)
-        is_row = isinstance(value, tuple | list)
-        found.append([number(n) for n in value] if is_row else type(value).__name__)
-    return found
+places_of = answers("place_of")
 
 
 def colors_of(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:

@@ -10,21 +10,20 @@ points or not; none needs a later one, and one mistake costs one part.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.checks import gaps, is_right, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import ask, by_case, large, on
+from minidist.classroom.grading.checks import an_array, check_handed, gaps, is_right, lessons_own, parts_by_function
+from minidist.classroom.grading.parts import ask, by_case, large, named, on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("memory", "sent", "choose", "place", "along", "shard_gradient", "sum_gradients", "gradient_norm")
 HIDDEN = ("answers", "given", "minidist.layout", "minidist.parallel3d")  # what a submission cannot import
 CLOSE = 1e-9  # relative
-NONE: Mapping[str, Any] = MappingProxyType({})
 AXES = ("data", "pipeline", "tensor")
 
 # Model: layers, width, heads, length, batch, parameters. Layout: data, pipeline, tensor.
@@ -303,23 +302,12 @@ def test_along_several(submission: Submission) -> None:
 # ---- who sums what ---------------------------------------------------------------------------------------------------
 
 
-def an_array(where: str, found: Any, name: str, like: Array) -> Array:
-    """What was found. Loses the part if it is no array of this shape and dtype."""
-    if not isinstance(found, np.ndarray):
-        lose(f"{where}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like.shape or found.dtype != like.dtype:
-        lose(f"{where}: {name} is {found.dtype} {found.shape}; {like.dtype} {like.shape} is wanted.")
-    return found
+near = partial(np.allclose, rtol=1e-9, atol=1e-12)
 
 
-def known(found: Array, mistakes: Mapping[str, Array]) -> str:
-    """Which mistake it is, if it is one of these."""
-    return next((f" It is {what}." for what, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-9)), "")
-
-
-def check_equal(where: str, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
-    if not np.allclose(an_array(where, found, name, expected), expected, rtol=1e-9, atol=1e-12):
-        lose(f"{where}: {name} is wrong.{known(found, mistakes)}")
+def check_equal(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array]) -> None:
+    if not near(an_array(each, found, name, expected), expected):
+        lose(f"On {each.label}: {name} is wrong{named(found, mistakes, near, before='. It is ')}.")
 
 
 def shard_case(submission: Submission, n: int, per_host: int, size: int, function: str = "shard_gradient") -> Case:
@@ -338,12 +326,8 @@ def check_shard(each: Case, outcomes: Sequence[Outcome]) -> None:
         )
         wanted, here, there = (np.array_split(x, g)[rank % g] for x in (total, of_host, of_shard))
         mistakes = {"that of this host alone": here, "that of the ranks with the same shard alone": there}
-        where, found = f"On {each.label}", outcome.value["returned"]
-        if isinstance(found, np.ndarray) and found.shape == total.shape and g > 1:
-            lose(f"{where}: rank {rank} returned {found.size} numbers; its shard has {wanted.size}.")
-        check_equal(where, found, f"rank {rank}'s shard", wanted, mistakes)
-        if not np.array_equal(outcome.value["gradient"], each.inputs[rank]):
-            lose(f"{where}: rank {rank}'s gradient was changed.")
+        check_equal(each, outcome.value["returned"], f"rank {rank}'s shard", wanted, mistakes)
+        check_handed(each.label, [outcome.value["gradient"]], [each.inputs[rank]], [f"rank {rank}'s gradient"])
 
 
 def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
@@ -398,13 +382,13 @@ def test_sum_gradients(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             for number, found in enumerate(outcome.value["grad"]):
                 wanted, own = over_data(each, rank, number), each.inputs[rank][number]
-                where, name = f"On {each.label}", f"grad of piece {number} on rank {rank}"
+                name = f"grad of piece {number} on rank {rank}"
                 mistakes = {"this rank's own, not summed": own} if copies > 1 else {}
                 if copies > 1:
                     mistakes["the mean; losses have been divided by the size of the batch already"] = wanted / copies
-                check_equal(where, found, name, wanted, mistakes)
+                check_equal(each, found, name, wanted, mistakes)
                 if not np.array_equal(outcome.value["handed"][number], found):
-                    lose(f"{where}: {name} is another array; put the sum into the one that was there.")
+                    lose(f"On {each.label}: {name} is another array; put the sum into the one that was there.")
 
 
 @pytest.mark.points(2, "sum_gradients: what is tied, over both ends, too")
@@ -415,12 +399,12 @@ def test_sum_gradients_tied(submission: Submission) -> None:
         plain = Case(n, each.label, each.inputs, {"stages": stages, "tied": -1})
         [alone, outcomes] = submission.run("sums", [plain, each], ["sum_gradients"])
         for rank, outcome in enumerate(outcomes):
-            stage, where, name = rank % stages, f"On {each.label}", f"grad of piece 1 on rank {rank}"
+            stage, name = rank % stages, f"grad of piece 1 on rank {rank}"
             if stage not in (0, stages - 1):
                 continue
             ends = [rank - stage, rank - stage + stages - 1]
             wanted = np.sum([over_data(each, end, 1) for end in ends], axis=0)
-            found = an_array(where, outcome.value["grad"][1], name, wanted)
+            found = an_array(each, outcome.value["grad"][1], name, wanted)
             untied = [alone[end].value["grad"][1] for end in ends]
             moved = n == stages or not np.allclose(untied, [each.inputs[end][1] for end in ends])
             if moved and np.allclose(found, np.sum(untied, axis=0)):
@@ -432,7 +416,7 @@ def test_sum_gradients_tied(submission: Submission) -> None:
                 alone_words: over_data(each, rank, 1),
                 "the sum over the ends alone": np.sum([each.inputs[end][1] for end in ends], axis=0),
             }
-            check_equal(where, found, name, wanted, mistakes)
+            check_equal(each, found, name, wanted, mistakes)
 
 
 # ---- who counts what -------------------------------------------------------------------------------------------------
@@ -491,8 +475,8 @@ def test_norm(submission: Submission) -> None:
         }
         for rank, value in enumerate(values):
             if not close(value, wanted):
-                what = next((f" It is {what}." for what, wrong in mistakes.items() if close(value, wrong)), "")
-                lose(f"On {each.label}: on rank {rank} the norm is {value:.6g}; {wanted:.6g} is wanted.{what}")
+                what = named(value, mistakes, close, before=". It is ")
+                lose(f"On {each.label}: on rank {rank} the norm is {value:.6g}; {wanted:.6g} is wanted{what}.")
 
 
 @pytest.mark.points(1, "gradient_norm: what is tied counts once")

@@ -4,40 +4,11 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from minidist.classroom.grading.ranks import answers
 from minidist.mpi.comm import Comm
 
-Plan = tuple[int, bool, bool, int]
-NO_PLAN = "no plan"
-
-
-def value_of(found: Any) -> Any:
-    """A number, as float; of a pair or a triple a list; of anything else the name of its type."""
-    if isinstance(found, tuple | list):
-        return [value_of(each) for each in found]
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number or hasattr(found, "dtype") else type(found).__name__
-
-
-def sizes(comm: Comm, exercise: ModuleType, _: None, configs: list[dict[str, Any]], ranks: int) -> list[Any]:
-    """What read_sizes makes of each configuration, or "ValueError"."""
-    found = []
-    for config in configs:
-        try:
-            found.append(value_of(exercise.read_sizes(dict(config), ranks)))
-        except ValueError:
-            found.append("ValueError")
-    return found
-
-
-def numbers(comm: Comm, exercise: ModuleType, _: None, function: str, calls: list[list[Any]]) -> list[Any]:
-    """What a function returns for each list of arguments."""
-    return [value_of(getattr(exercise, function)(*arguments)) for arguments in calls]
-
-
-def peaks(comm: Comm, exercise: ModuleType, _: None, function: str, calls: list[list[Any]]) -> list[Any]:
-    """The same, where the first argument is a list of units."""
-    made = [([tuple(unit) for unit in units], *others) for units, *others in calls]
-    return [value_of(getattr(exercise, function)(*arguments)) for arguments in made]
+sizes = answers("read_sizes", raises="ValueError")
+numbers = answers()
 
 
 class Machine:

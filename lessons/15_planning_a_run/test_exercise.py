@@ -35,9 +35,9 @@ Unit = tuple[int, int, int | None]
 own = partial(lessons_own, __file__)  # the lesson's own functions
 
 
-def asked_for(submission: Submission, function: str, calls: Sequence[Sequence[Any]], target: str = "numbers") -> Any:
+def asked_for(submission: Submission, function: str, calls: Sequence[Sequence[Any]]) -> Any:
     """What a function returns for each call."""
-    return ask(submission, target, function, None, function=function, calls=[list(call) for call in calls])
+    return ask(submission, "numbers", function, list(calls), function=function)
 
 
 def same(found: Any, expected: float) -> bool:
@@ -61,7 +61,7 @@ def pair(found: Any, label: str) -> list[float]:
 
 
 def sizes_of(submission: Submission, configs: list[dict[str, Any]], ranks: int) -> list[Any]:
-    return list(ask(submission, "sizes", "read_sizes", None, configs=configs, ranks=ranks))
+    return list(ask(submission, "sizes", "read_sizes", [(config, ranks) for config in configs]))
 
 
 @pytest.mark.points(2, "read_sizes: what is missing follows")
@@ -164,7 +164,7 @@ def drawn_units(submission: Submission, blocks: int, parameters: bool = True, ke
 
 
 def check_peaks(submission: Submission, calls: Sequence[tuple[list[Unit], int, bool, int]]) -> None:
-    for call, found in zip(calls, asked_for(submission, "passing_peak", calls, "peaks"), strict=True):
+    for call, found in zip(calls, asked_for(submission, "passing_peak", calls), strict=True):
         units, *how = call
         stage, recompute, micro = how
         expected, kept, whole = (
@@ -364,7 +364,7 @@ def check_states(submission: Submission) -> None:
 def check_kept(submission: Submission) -> None:
     units = drawn_units(submission, 3)
     calls = [(units, again, micro) for again in (False, True) for micro in (1, 4)]
-    for (_, again, micro), found in zip(calls, asked_for(submission, "kept", calls, "peaks"), strict=True):
+    for (_, again, micro), found in zip(calls, asked_for(submission, "kept", calls), strict=True):
         expected = micro * sum(keeps if given is None or not again else given for _, keeps, given in units)
         if not same(found, expected):
             lose(

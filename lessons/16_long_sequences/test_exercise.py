@@ -21,10 +21,12 @@ from minidist.classroom.grading.checks import (
     check_array,
     check_handed,
     differences,
+    fail_together,
     gaps,
     is_right,
     parts_by_function,
     same,
+    things,
 )
 from minidist.classroom.grading.meaning import check_heard, check_meaning, check_timing
 from minidist.classroom.grading.parts import ask, by_case, large, on, part, ranks
@@ -67,17 +69,6 @@ def causal(q: Array, k: Array, v: Array) -> list[Array]:
     return weigh(np.where(later, -np.inf, scores(q, k)), v)
 
 
-# ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def several(label: str, value: Any, names: Sequence[str]) -> list[Any]:
-    """What was returned, if it is as many things as there are names."""
-    if isinstance(value["returned"], str):
-        was = "None" if value["returned"] == "NoneType" else value["returned"]
-        lose(f"On {label}: it returned {was}; return {', '.join(names[:-1])} and {names[-1]}.")
-    return list(value["returned"])
-
-
 # ---- merge -----------------------------------------------------------------------------------------------------------
 
 
@@ -103,9 +94,11 @@ def draw_two(submission: Submission, shape: tuple[int, ...], keys: tuple[int, in
 
 def ask_merge(submission: Submission, twos: Sequence[Two], function: str = "merge") -> list[list[Any]]:
     """y and lse of each, and then what became of the arguments."""
-    cases = [Case(1, two.label, [[two.parts]], {"function": function}) for two in twos]
-    values = [value for [outcome] in submission.run("merged", cases, [function]) for value in outcome.value]
-    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, values, strict=True)]
+    cases = [Case(1, two.label, [two.parts], {"function": function}) for two in twos]
+    return [
+        [*things(f"On {each.label}: it", outcome.value["returned"], TWO), outcome.value["handed"]]
+        for each, [outcome] in by_case(submission, "merged", cases, [function])
+    ]
 
 
 def check_merge(submission: Submission, function: str) -> None:
@@ -210,7 +203,7 @@ def ask_cuts(submission: Submission, sizes: Sequence[tuple[int, int]], function:
 
 
 def check_share(function: str, length: int, n: int, cut: Sequence[Array], more: int = 1) -> None:
-    """Every position is on one rank, in rising order, and no rank has more than another by more than so many."""
+    """Every position is on one rank, in rising order, and no rank has over `more` more than another."""
     where = f"On {function}({length}, {n}, rank), ranks 0 to {n - 1}"
     for rank, own in enumerate(cut):
         if np.any(np.diff(own) <= 0):
@@ -375,8 +368,8 @@ def check_tried(each: Case, outcomes: Sequence[Outcome], least: float = 0.5) -> 
     assert isinstance(each, Cut)
     names, wanted = NAMES[each.arguments["function"]], allowed(each)
     for rank, outcome in enumerate(outcomes):
-        label = f"{each.label}: rank {rank}"
-        for name, found, whole in zip(names, several(label, outcome.value, names), each.truth, strict=True):
+        returned = things(f"{on(each, rank)}: it", outcome.value["returned"], names)
+        for name, found, whole in zip(names, returned, each.truth, strict=True):
             an_array(each, found, f"rank {rank}'s {name}", each.part(whole, rank, name).shape)
     total, needed = sum(outcome.nbytes for outcome in outcomes), sum(wanted)
     if total < least * needed:
@@ -400,7 +393,7 @@ def check_result(each: Cut, outcomes: Sequence[Outcome], only: Sequence[str] = (
     names = NAMES[each.arguments["function"]]
     for rank in sorted(range(each.n), key=lambda rank: abs(rank - each.n // 2)):  # in the middle mistakes differ most
         outcome = outcomes[rank]
-        returned = several(f"{each.label}: rank {rank}", outcome.value, names)
+        returned = things(f"{on(each, rank)}: it", outcome.value["returned"], names)
         for name, found, whole in zip(names, returned, each.truth, strict=True):
             if not only or name in only:
                 expected = each.part(whole, rank, name)
@@ -456,7 +449,7 @@ def mistakes_of(each: Cut, rank: int, name: str) -> dict[str, Array]:
         nearest = contribution(each, [rank, (rank - 1) % each.n], [rank])[which]
         said |= {
             "What this rank's own queries contribute is missing.": of_others[which],
-            "What other ranks have added on the way is missing, but for the last one's.": nearest,
+            "What other ranks have added on the way is missing, except the last one's.": nearest,
             "This rank's own queries count twice.": each.truth[which] + alone[which],
             "dk and dv have come home in each other's place.": alone[which] + of_others[3 - which],
         }
@@ -758,13 +751,7 @@ def test_own_work(submission: Submission) -> None:
         for each, outcomes in zip(cases, runs, strict=True):
             check_together(each, outcomes)
     except (Lost, pytest.fail.Exception) as lost:
-        if "is not written yet" in str(lost) or submission.in_every_part:
-            lose(str(lost))
-        wrong = sum(not is_right(part, submission) for part in ALONE)
-        if not wrong:
-            lose(f"Each function does what it should; together they fail.\n{lost}")
-        if wrong > MISTAKES:  # fewer cost their points there alone
-            lose(f"{wrong} parts on single functions are lost. This part asks for a program that works.\n{lost}")
+        fail_together(submission, lost, ALONE, MISTAKES)
 
 
 def check_together(each: Cut, outcomes: Sequence[Outcome]) -> None:
@@ -802,9 +789,7 @@ def test_meaning(submission: Submission) -> None:
 def check_moved_in_tiles(submission: Submission) -> None:
     """It says what loads and stores of the tile loop amount to, counted here one by one."""
     calls = [[1024, 64, 65_536], [100, 8, 320], [64, 16, 10_000], [48, 4, 100]]
-    for (n, d, fast), found in zip(
-        calls, ask(submission, "answers", "moved_in_tiles", calls, function="moved_in_tiles"), strict=True
-    ):
+    for (n, d, fast), found in answered(submission, "moved_in_tiles", calls):
         columns = -(-fast // (4 * d))
         moved = 0
         for j in range(0, n, columns):
@@ -816,9 +801,7 @@ def check_moved_in_tiles(submission: Submission) -> None:
 
 def check_owner_of(submission: Submission) -> None:
     calls = [[rank, step, n] for n in (1, 3, 4) for rank in range(n) for step in range(n)]
-    for (rank, step, n), found in zip(
-        calls, ask(submission, "answers", "owner_of", calls, function="owner_of"), strict=True
-    ):
+    for (rank, step, n), found in answered(submission, "owner_of", calls):
         block = rank  # whose block left `step` ranks ago arrives here
         for _ in range(step):
             block = block - 1 if block else n - 1
@@ -844,9 +827,7 @@ def check_zigzag(submission: Submission) -> None:
 
 def check_numbers_sent(submission: Submission) -> None:
     calls = [[128, 64, g, n] for g, n in ((1.0, 2), (1.0, 4), (0.25, 4), (0.0625, 16), (0.5, 1))]
-    for (s, h, g, n), found in zip(
-        calls, ask(submission, "answers", "numbers_sent", calls, function="numbers_sent"), strict=True
-    ):
+    for (s, h, g, n), found in answered(submission, "numbers_sent", calls):
         where = f"On numbers_sent({s}, {h}, {g:g}, {n})"
         if not isinstance(found, dict) or set(found) != set(SCHEMES):
             lose(f"{where}: a dictionary with a number for each of {', '.join(SCHEMES)} is wanted.")

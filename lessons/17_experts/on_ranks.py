@@ -5,29 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.grading.ranks import returned
+from minidist.classroom.grading.ranks import calls, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-ON_RANKS = ("count_shares", "dispatch", "combine")  # these take comm first
 
 
-def told(value: Any) -> Any:
-    """What a function returned: several things as a list, a number as it is, of others than arrays the type."""
-    if isinstance(value, tuple | list):
-        return [told(each) for each in value]
-    is_number = isinstance(value, float | np.floating)
-    return float(value) if is_number else returned(value)
+alone = calls(on_ranks=("count_shares", "dispatch", "combine", "to_experts", "to_tokens"))
 
 
 def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str, group: int = 0) -> dict[str, Any]:
     """What the function returned, and what became of the arrays that it got. group: of sum_gradients, P: ranks with the
     same number modulo P have the same experts."""
-    if function == "sum_gradients":
-        return sums(comm, exercise, mine, group)
-    handed = [value.copy() if isinstance(value, np.ndarray) else value for value in mine]
-    value = getattr(exercise, function)(*([comm] if function in ON_RANKS else []), *handed)
-    return {"returned": told(value), "handed": [each for each in handed if isinstance(each, np.ndarray)]}
+    return sums(comm, exercise, mine, group) if function == "sum_gradients" else alone(comm, exercise, mine, function)
 
 
 def sums(comm: Comm, exercise: ModuleType, mine: list[list[Array]], group: int) -> dict[str, Any]:
@@ -89,12 +79,6 @@ def layer(
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
-
-
-def gap(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> Any:
-    """What the function returned; of to_experts and to_tokens, on ranks."""
-    handed = [value.copy() if isinstance(value, np.ndarray) else value for value in mine]
-    return told(getattr(exercise, function)(*([comm] if function.startswith("to_") else []), *handed))
 
 
 def averaged(comm: Comm, exercise: ModuleType, mine: list[Array], group: int) -> list[Any]:

@@ -7,7 +7,7 @@ together in a mixture, which is compared with one that takes token by token. A p
 a later one, and one mistake costs one part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,14 +19,17 @@ from minidist.classroom.grading.checks import (
     an_array,
     check_array,
     differences,
+    fail_together,
     gaps,
     is_right,
+    multiple,
     parts_by_function,
     same,
     shape,
+    things,
 )
-from minidist.classroom.grading.meaning import check_meaning, check_worked
-from minidist.classroom.grading.parts import by_case, large, on, ranks
+from minidist.classroom.grading.meaning import check_meaning, check_worked, working
+from minidist.classroom.grading.parts import by_case, describe, large, on, ranks
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 from minidist.ring import chunk
 
@@ -46,13 +49,6 @@ def call(submission: Submission, function: str, cases: Sequence[Case]) -> list[t
     for each in cases:
         each.arguments["function"] = function
     return [*by_case(submission, "call", cases, [function])]
-
-
-def pair(each: Case, outcome: Outcome, names: str) -> list[Any]:
-    value = outcome.value["returned"]
-    if not isinstance(value, list) or len(value) != 2:
-        lose(f"On {each.label}: it returned {value if isinstance(value, str) else 'something else'}; return {names}.")
-    return value
 
 
 def integers(each: Case, found: Any, name: str, size: int) -> Array:
@@ -76,7 +72,7 @@ def slots_of(submission: Submission, sizes: Sequence[tuple[int, int, float]]) ->
     """Each case with its slot and place; place is looked at elsewhere."""
     cases, found = [arrange_case(submission, *of) for of in sizes], []
     for each, [outcome] in call(submission, "arrange", cases):
-        slot, place = pair(each, outcome, "slot and place")
+        slot, place = things(f"On {each.label}: it", outcome.value["returned"], ("slot", "place"))
         expert, experts, capacity = each.inputs[0]
         slot = integers(each, slot, "slot", experts * capacity)
         if not np.array_equal(outcome.value["handed"][0], expert):
@@ -292,7 +288,7 @@ def test_add_rows(submission: Submission) -> None:
 def backwards(submission: Submission) -> list[tuple[Sum, list[Any]]]:
     cases, found = sum_cases(submission, "add_rows_backward"), []
     for each, (_, [outcome]) in zip(cases, call(submission, "add_rows_backward", cases), strict=True):
-        found.append((each, pair(each, outcome, "drows and dgates")))
+        found.append((each, things(f"On {each.label}: it", outcome.value["returned"], ("drows", "dgates"))))
     return found
 
 
@@ -371,7 +367,7 @@ def test_balance_loss(submission: Submission) -> None:
     for (each, [outcome]), (_, inputs, wanted) in zip(call(submission, "balance_loss", cases), asked, strict=True):
         found = outcome.value["returned"]
         if not isinstance(found, float):
-            lose(f"On {each.label}: it returned {'an array' if isinstance(found, np.ndarray) else found}, not a float.")
+            lose(f"On {each.label}: it returned {describe(found)}, not a float.")
         if not abs(found - wanted) <= 1e-9 * abs(wanted):
             lose(
                 f"On {each.label}, α = {inputs[2]:.4g}: it is {found:.6g}; {wanted:.6g} is wanted. It is"
@@ -466,7 +462,7 @@ def in_another_order(found: Any, expected: Array) -> dict[str, Array]:
 
 def check_dispatch(each: Way, outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
-        arrived, coming = pair(each, outcome, "arrived and coming")
+        arrived, coming = things(on(each, rank), outcome.value["returned"], ("arrived", "coming"))
         order, wanted = each.arriving(rank), each.coming(rank)
         expected = np.array([each.inputs[source][0][number] for source, number in order]).reshape(-1, each.width)
         by_rank = np.array([each.inputs[source][0][number] for source, number in sorted(order)]).reshape(-1, each.width)
@@ -507,29 +503,18 @@ def test_combine(submission: Submission) -> None:
         check_combine(each, outcomes)
 
 
-Check = Callable[[Way, Sequence[Outcome]], None]
-CHECKS: dict[str, Check] = {"dispatch": check_dispatch, "combine": check_combine}
+def check_way(each: Case, outcomes: Sequence[Outcome]) -> None:
+    assert isinstance(each, Way)
+    (check_dispatch if each.arguments["function"] == "dispatch" else check_combine)(each, outcomes)
 
 
 @pytest.mark.points(1, "dispatch, combine: only rows that must travel")
 def test_wire(submission: Submission) -> None:
     """Of functions whose results are right: so at least these rows have traveled."""
-    why, found = "", False
-    for function, check in CHECKS.items():
-        cases = [way(submission, function, *of) for of in WAYS]
-        try:
-            runs = submission.attempt("call", cases, [function])
-        except Lost as lost:
-            if "is not written yet" in str(lost) or submission.in_every_part:
-                lose(str(lost))
-            why = str(lost)
-            continue
-        for each, outcomes in zip(cases, runs, strict=True):
-            if is_right(check, each, outcomes):
-                found = found or each.n > 1
-                check_bytes(each, outcomes)
-    if not found:
-        lose(why or "Neither dispatch nor combine has right results yet.")
+    cases = {function: [way(submission, function, *of) for of in WAYS] for function in ("dispatch", "combine")}
+    for function, runs in working(submission, "call", cases, check_way):
+        for each, outcomes in zip(cases[function], runs, strict=True):
+            check_bytes(each, outcomes)
 
 
 def check_bytes(each: Way, outcomes: Sequence[Outcome]) -> None:
@@ -579,12 +564,6 @@ def sums(submission: Submission) -> list[tuple[str, int, list[Any], list[tuple[s
     return found
 
 
-def times(found: Array, wanted: Array) -> float | None:
-    """By what one is the other's multiple; None if it is not."""
-    factor = float(found @ wanted / (wanted @ wanted))
-    return factor if factor and same(found, factor * wanted) else None
-
-
 @pytest.mark.points(1, "sum_gradients: over the right ranks, in place")
 def test_sum_gradients(submission: Submission) -> None:
     """Up to a factor."""
@@ -592,9 +571,9 @@ def test_sum_gradients(submission: Submission) -> None:
         for (name, found, own, wanted, other), array in zip(gradients, handed, strict=True):
             if not np.array_equal(array, found):
                 lose(f"{where}: {name} is another array; put the result into the one that was there.")
-            if times(found, wanted) is None:
-                what = " It is this rank's own." * (times(found, own) is not None)
-                if times(found, other) is not None and not what:
+            if multiple(found, wanted) is None:
+                what = " It is this rank's own." * (multiple(found, own) is not None)
+                if multiple(found, other) is not None and not what:
                     experts = "those of different experts", "those of the ranks with the same experts alone"
                     what = f" It is the sum of {experts['dense' in name]}."
                 lose(f"{where}: {name} is not the sum over the ranks that have this parameter.{what}")
@@ -606,7 +585,7 @@ def test_sum_gradients_factor(submission: Submission) -> None:
         for name, found, own, wanted, _ in gradients:
             if np.array_equal(found, own) and n > 1:
                 lose(f"{where}: {name} has not changed.")
-            factor = times(found, wanted / n)
+            factor = multiple(found, wanted / n)
             if factor is not None and abs(factor - 1) > 1e-9:
                 lose(
                     f"{where}: {name} is {factor:.4g} times what it should be. The batch's loss is the mean of {n}"
@@ -683,13 +662,8 @@ def test_layer(submission: Submission) -> None:
         for each, outcomes in zip(cases, submission.attempt("layer", cases, ASKED), strict=True):
             check_layer(each, outcomes)
     except (Lost, pytest.fail.Exception) as lost:
-        if "is not written yet" in str(lost) or submission.in_every_part:
-            lose(str(lost))
-        right = sum(is_right(part, submission) for part in ALONE)
-        if right == len(ALONE):
-            lose(f"Each function is right on its own; together they fail. Does one change its arguments?\n{lost}")
-        if right < len(ALONE) / 2:
-            lose(f"Most functions are not right on their own yet.\n{lost}")
+        words = "Each function is right on its own; together they fail. Does one change its arguments?"
+        fail_together(submission, lost, ALONE, len(ALONE) // 2, words)
 
 
 @pytest.mark.points(1, "every message means something")
@@ -718,38 +692,35 @@ ALONE = (
 def check_queue_numbers(submission: Submission) -> None:
     for m, experts in ((8, 3), (15, 4)):
         expert = submission.random.integers(0, experts, m)
-        each = Case(
-            1, f"queue_numbers of the choices {expert.tolist()}", [[expert, experts]], {"function": "queue_numbers"}
-        )
-        [[outcome]] = submission.run("gap", [each], ["queue_numbers"])
+        each = Case(1, f"queue_numbers of the choices {expert.tolist()}", [[expert, experts]])
+        [(_, [outcome])] = call(submission, "queue_numbers", [each])
         expected = np.array([np.count_nonzero(expert[:choice] == e) for choice, e in enumerate(expert)])
         mistakes = {"Count from 0: before the first choice of an expert there is none.": expected + 1}
-        check_array(each, outcome.value, "the queue's numbers", expected, mistakes)
+        check_array(each, outcome.value["returned"], "the queue's numbers", expected, mistakes)
 
 
 def check_copy_back(submission: Submission) -> None:
     drows, token = submission.random.standard_normal((6, 3)), np.array([2, 0, 2, 4, 0, 2])
-    each = Case(1, f"copy_back of rows of the tokens {token.tolist()}", [[drows, token, 5]], {"function": "copy_back"})
-    [[outcome]] = submission.run("gap", [each], ["copy_back"])
+    each = Case(1, f"copy_back of rows of the tokens {token.tolist()}", [[drows, token, 5]])
+    [(_, [outcome])] = call(submission, "copy_back", [each])
     last = np.zeros((5, 3))
     for row, t in enumerate(token):
         last[t] = drows[row]
     mistakes = {"Only one row of each token is there: dx[token] += drows does not add twice.": last}
-    check_array(each, outcome.value, "dx", (token == np.arange(5)[:, None]) @ drows, mistakes)
+    check_array(each, outcome.value["returned"], "dx", (token == np.arange(5)[:, None]) @ drows, mistakes)
 
 
 def check_balance_slope(submission: Submission) -> None:
     logits, share, alpha = draw_router(submission, 5, 4)
-    function = {"function": "balance_slope"}
-    each = Case(1, "balance_slope, 5 tokens, 4 experts", [[softmax(logits), share, alpha]], function)
-    [[outcome]] = submission.run("gap", [each], ["balance_slope"])
+    each = Case(1, "balance_slope, 5 tokens, 4 experts", [[softmax(logits), share, alpha]])
+    [(_, [outcome])] = call(submission, "balance_slope", [each])
     expected = differences(lambda: alpha * 4 * sum(float(row @ share) for row in softmax(logits)) / 5, logits)
     plain = np.tile(alpha * 4 * share / 5, (5, 1))
     mistakes = {"It is the gradient by the probabilities; now through the softmax.": plain}
-    check_array(each, outcome.value, "the gradient", expected, mistakes)
+    check_array(each, outcome.value["returned"], "the gradient", expected, mistakes)
 
 
-def check_way(submission: Submission, function: str) -> None:
+def check_rows(submission: Submission, function: str) -> None:
     for p, experts in ((1, 2), (2, 4), (4, 4)):
         here, capacity = experts // p, 2
         rows = submission.random.standard_normal((p, experts, capacity, 3))  # of each rank, for each expert
@@ -758,10 +729,10 @@ def check_way(submission: Submission, function: str) -> None:
         expected = [rows[rank] for rank in range(p)]
         if function == "to_experts":
             inputs, expected = expected, inputs
-        each = Case(p, f"{function}, {ranks(p)}, {experts} experts", [[x] for x in inputs], {"function": function})
-        [outcomes] = submission.run("gap", [each], [function])
+        each = Case(p, f"{function}, {ranks(p)}, {experts} experts", [[x] for x in inputs])
+        [(_, outcomes)] = call(submission, function, [each])
         for rank, outcome in enumerate(outcomes):
-            check_array(each, outcome.value, f"rank {rank}'s rows", expected[rank])
+            check_array(each, outcome.value["returned"], f"rank {rank}'s rows", expected[rank])
 
 
 def check_average(submission: Submission) -> None:
@@ -782,8 +753,8 @@ def check_average(submission: Submission) -> None:
 
 
 GAPS = gaps(globals(), "queue_numbers", "copy_back", "balance_slope", "average") | {
-    "to_experts": partial(check_way, function="to_experts"),
-    "to_tokens": partial(check_way, function="to_tokens"),
+    "to_experts": partial(check_rows, function="to_experts"),
+    "to_tokens": partial(check_rows, function="to_tokens"),
 }
 
 PARTS = parts_by_function(globals())

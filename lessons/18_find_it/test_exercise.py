@@ -20,7 +20,7 @@ from minidist import Stopped
 from minidist.bugs.handle import DEAREST, MOST, Handle, why_not
 from minidist.bugs.systems import System, Systems, draw
 from minidist.classroom.grading.checks import gaps, is_right
-from minidist.classroom.grading.parts import part
+from minidist.classroom.grading.parts import alone, part
 from minidist.classroom.grading.submission import Case, Submission, lose
 from minidist.classroom.grading.wires import MachineFault
 
@@ -158,7 +158,7 @@ def test_budget(submission: Submission) -> None:
 def answers_of(submission: Submission, function: str, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
     """What the gap's function returned for each list of arguments. inputs: these lists, by what a case is about."""
     cases = [Case(1, f"{function}, {what}", [list(each)], {"function": function}) for what, each in inputs.items()]
-    return [outcome.value for [outcome] in submission.run("gap", cases, [function])]
+    return alone(submission, "gap", function, cases)
 
 
 def check_answers(submission: Submission, function: str, asked: Mapping[str, tuple[Sequence[Any], Any]]) -> None:

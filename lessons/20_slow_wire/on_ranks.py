@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.grading.chapter import functions
-from minidist.classroom.grading.ranks import returned
+from minidist.classroom.grading.ranks import calls, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -18,22 +18,9 @@ STANDS_ON = {
     "add_quantized": ("quantize", "packed", "unpacked"),
     "top_k_step": ("add_largest",),
 }
-ON_RANKS = ("add_quantized", "add_largest")  # these take comm first
 
 
-def told(value: Any) -> Any:
-    """What a function returned: several things as a list, a number as it is, of others than arrays the type."""
-    if isinstance(value, tuple | list):
-        return [told(each) for each in value]
-    is_number = isinstance(value, float | np.floating) and not isinstance(value, bool)
-    return float(value) if is_number else returned(value)
-
-
-def call(comm: Comm, exercise: ModuleType, mine: list[Any], function: str) -> dict[str, Any]:
-    """What the function returned, and what became of the arrays that it got."""
-    handed = [value.copy() if isinstance(value, np.ndarray) else value for value in mine]
-    value = getattr(exercise, function)(*([comm] if function in ON_RANKS else []), *handed)
-    return {"returned": told(value), "handed": [each for each in handed if isinstance(each, np.ndarray)]}
+call = calls(on_ranks=("add_quantized", "add_largest"))
 
 
 # ---- error feedback, and training ------------------------------------------------------------------------------------

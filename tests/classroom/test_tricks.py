@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -136,6 +136,14 @@ for file in sorted(glob.glob(SITE + "/**/*ring.py", recursive=True)):
 """
 
 
+def run_apart(
+    command: Sequence[str | Path], *path: Path, before: Callable[[], None] | None = None, cwd: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """In a process of its own that finds modules on this path, and that begins with `before`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=before, cwd=cwd)
+
+
 def test_a_second_copy_of_the_chapter_is_out_of_sight_and_said(tmp_path: Path) -> None:
     """As a package that is installed, in a clone that grades: loaded by its path, from a folder, an egg or a wheel."""
     environment, lesson = tmp_path / "env", ROOT / "lessons" / "04_ring_all_reduce"
@@ -153,21 +161,8 @@ def test_a_second_copy_of_the_chapter_is_out_of_sight_and_said(tmp_path: Path) -
     imports = "import minidist\nminidist.__path__ = sys.path\nfrom minidist.ring import reduce_scatter\n"
     (tmp_path / "zips.py").write_text("import glob\n" + wheels + imports)
     for program in ("looks.py", "zips.py"):
-        command: list[str | Path] = [
-            environment / "bin" / "python",
-            "-m",
-            "minidist.classroom",
-            "grade",
-            lesson,
-            "--seed",
-            "7",
-        ]
-        run = subprocess.run(
-            [*command, "--submission", tmp_path / program],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
+        command: list[str | Path] = [environment / "bin" / "python", "-m", "minidist.classroom", "grade", lesson]
+        run = run_apart([*command, "--seed", "7", "--submission", tmp_path / program], ROOT)
         if "no namespaces" in run.stdout:
             pytest.skip("programs can read all files here")
         assert "\n0 of 20 points\n" in run.stdout, run.stdout + run.stderr
@@ -209,9 +204,7 @@ def test_without_privileges_ranks_have_namespaces_in_one_of_users(tmp_path: Path
             if capability not in (1, 2, 31):  # to read what is root's, and to map root to a user, as it is asked for
                 libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: the program that is executed next has it no more
 
-    command = [sys.executable, "-c", code, str(tmp_path / "looks.py")]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=lose_privileges)
+    run = run_apart([sys.executable, "-c", code, tmp_path / "looks.py"], ROOT, ROOT / "tests", before=lose_privileges)
     assert not run.stderr
     isolation, right, looks = json.loads(run.stdout)
     if isolation:
@@ -241,11 +234,7 @@ def test_where_no_namespaces_can_be_made_the_grade_says_what_it_cannot_promise(r
         except OSError:
             os._exit(77)
 
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
-    command = [sys.executable, "-c", code]
-    run = subprocess.run(
-        command, env=environment, capture_output=True, text=True, preexec_fn=forbid_namespaces, cwd="/"
-    )
+    run = run_apart([sys.executable, "-c", code], ROOT, ROOT / "tests", before=forbid_namespaces, cwd="/")
     if run.returncode == 77:
         pytest.skip("this user can set no limits of its own")
     assert not run.stderr

@@ -75,9 +75,9 @@ def grade_class(
     due: float | None = None,
     only: str | None = None,
 ) -> int:
-    """Grade all submissions in a folder or a zip; return the exit status. options: those of `grade`. jobs: how many
-    exercises are graded at a time. due: when hand-ins were. only: words of the titles of the parts that are graded
-    again, where a grade is known and only the tests have changed."""
+    """Grade all submissions in a folder or a zip; return the exit status. `options` are those of `grade`, `jobs` is the
+    number of exercises that are graded at a time, and `due` is the deadline. Where a grade is known and only the tests
+    have changed, parts with the words `only` in their titles are graded again."""
     for lesson in lessons:
         check_lesson(lesson)
     check_hidden(options["hidden"])

@@ -144,7 +144,7 @@ def late(exercises: Mapping[str, Found], due: float | None) -> dict[str, str]:
 
 
 def deadline(text: str) -> float:
-    """An argument type: a day, of which the end counts, or a minute, in this machine's time zone."""
+    """An argument type: a minute, or a day, whose end counts, in this machine's time zone."""
     try:
         return datetime.fromisoformat(text if "T" in text or " " in text else f"{text}T23:59:59").timestamp()
     except ValueError:

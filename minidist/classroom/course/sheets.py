@@ -28,7 +28,7 @@ EXPORTED = (
 class Own(NamedTuple):
     """What an instructor has written into points.csv."""
 
-    more: list[str]  # columns beside manual points and remarks
+    more: list[str]  # columns in addition to manual points and remarks
     cells: dict[str, dict[str, str]]  # student -> column -> text, if there is any
 
     def of(self, student: str, column: str) -> str:

@@ -1,7 +1,7 @@
 """Hand-ins of two students that are alike. This is shown to the instructor, and costs no points.
 
 Statements are compared in likeness.py's normal form. What is in the skeleton, and what many of the class have written,
-says nothing: there are only so many ways to write a ring.
+says nothing: there are few ways to write a ring.
 """
 
 import ast

@@ -37,7 +37,7 @@ def alone(function: FunctionType, made: dict[CodeType, FunctionType]) -> Functio
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The global names that code uses, including those of functions inside it."""
+    """The global names that code reads or writes, including those of functions inside it."""
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.grading.parts import named
+from minidist.classroom.grading.parts import describe, named
 from minidist.classroom.grading.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -68,6 +68,24 @@ def check_all_own(
         )
 
 
+def fail_together(
+    submission: Submission,
+    lost: BaseException,
+    alone: Sequence[Callable[[Submission], None]],
+    most: int,
+    words: str = "Each function does what it should; together they fail.",
+) -> None:
+    """Lose the part on all functions together, which fail, if each of them is right alone; or if more than `most` of
+    the parts on single functions are lost, too. Fewer cost their points there alone."""
+    if "is not written yet" in str(lost) or submission.in_every_part:
+        lose(str(lost))
+    wrong = sum(not is_right(part, submission) for part in alone)
+    if not wrong:
+        lose(f"{words}\n{lost}")
+    if wrong > most:
+        lose(f"{wrong} parts on single functions are lost. This part asks for a program that works.\n{lost}")
+
+
 def check_trains_alike(submission: Submission, run: Case, methods: Sequence[str]) -> None:
     """`check_all_own` for an engine's methods: training with them gives the same losses as with the lesson's own."""
     [right] = submission.run("train", [run])
@@ -119,19 +137,34 @@ def shape(x: Array | tuple[int, ...]) -> str:
     return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
 
 
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """Return `found`. Loses the part if it is not an array of this shape."""
+def an_array(each: Case, found: Any, name: str, like: tuple[int, ...] | Array) -> Array:
+    """Return `found`. Loses the part if it is not an array of this shape, or of that array's shape and dtype."""
     if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
+        lose(f"On {each.label}: {name} is {describe(found)}, not an array.")
+    if isinstance(like, np.ndarray) and found.dtype != like.dtype:
+        lose(f"On {each.label}: {name} is {found.dtype}; {like.dtype} is wanted.")
+    if shape(found) != shape(like):
         lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(like)} is wanted.")
     return found
 
 
-def same(found: Array, expected: Array) -> bool:
-    """Whether both are equal, except for the error of finite differences."""
+def things(where: str, value: Any, names: Sequence[str]) -> list[Any]:
+    """What a function returned that must return as many things as there are names. Else the part is lost."""
+    if not isinstance(value, list) or len(value) != len(names):
+        lose(f"{where} returned {describe(value)}; return {', '.join(names[:-1])} and {names[-1]}.")
+    return value
+
+
+def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
+    """Whether both are equal, except for such a part of the largest element; if not given, what differences leave."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
-    return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
+    return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
+
+
+def multiple(found: Array, expected: Array) -> float | None:
+    """The number by which all that is expected is multiplied in what was found; None if there is none."""
+    factor = float((found * expected).sum() / ((expected**2).sum() or 1.0)) if np.isfinite(found).all() else 0.0
+    return factor if factor and same(found, factor * expected) else None
 
 
 def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Mapping[str, Array] = NONE) -> None:
@@ -146,9 +179,8 @@ def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: Ma
 
 def times(found: Array, expected: Array) -> str:
     """By what all of it is multiplied, in words; "" if that is no one number."""
-    factor = float((found * expected).sum() / ((expected**2).sum() or 1.0))
-    is_factor = np.isfinite(factor) and factor and same(found, factor * expected)
-    return f" All of it is {factor:.4g} times what it should be." if is_factor else ""
+    factor = multiple(found, expected)
+    return "" if factor is None else f" All of it is {factor:.4g} times what it should be."
 
 
 def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:

@@ -1,26 +1,47 @@
 """What graded parts let an engine do on a rank, in lessons 05 and 07 to 09."""
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from minidist.classroom.grading.ranks import arrays_held, returned
+from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import SGD, AdamW
+from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 
 
+def settings_of(precision: str, optimizer: str, accumulate: int, seed: int) -> Settings:
+    return Settings(
+        PRECISIONS[precision],
+        AdamW() if optimizer == "adamw" else SGD(momentum=0.9),
+        learning_rate=lambda update: 0.1 / (update + 1),
+        clip=0.5,
+        accumulate=accumulate,
+        seed=seed,
+    )
+
+
+def built(
+    student: type, methods: Mapping[str, Any], model: Mapping[str, Any], settings: Settings, comm: Comm
+) -> Engine:
+    """The student's engine, with these methods in place of its own."""
+    made: Engine = type(student.__name__, (student,), {**methods})(gpt(GPTConfig(**model)), settings, comm)
+    return made
+
+
 def on_engine(make: Callable[..., Any], use: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """What a part lets the ranks do: make the student's engine, and use it with the rank's input. It is of the module
-    of `make`, whose stand-ins make way for what a part asks for."""
+    """What a part lets the ranks do: make the student's engine, and use it with the rank's input."""
 
     def run(comm: Comm, exercise: ModuleType, mine: Any, **made: Any) -> Any:
         return use(make(comm, exercise, **made), mine)
 
-    run.__module__ = make.__module__
     return run
 
 
@@ -84,5 +105,4 @@ def measure_for_good(make: Callable[..., Any]) -> Callable[..., int]:
         finally:
             tracemalloc.stop()
 
-    run.__module__ = make.__module__
     return run

@@ -78,9 +78,9 @@ def grade(
     seed: int | None = None,
     only: str | None = None,
 ) -> Grade:
-    """Grade a file, or the student's exercise.py. hidden: a folder with more tests. patience: seconds of processor
-    time that a rank may use in a part. wire: "router" or "mpi". seed: repeats a grade. only: words of the titles of
-    the parts to grade, if not all."""
+    """Grade a file, or the student's exercise.py. `hidden` is a folder with more tests, and `patience` the seconds of
+    processor time that a rank may use in a part. `wire` is "router" or "mpi"; a `seed` repeats a grade. With `only`,
+    parts with these words in their titles are graded."""
     check_lesson(lesson)
     submission = submission or exercise_of(lesson)
     if not is_file(submission):
@@ -92,7 +92,7 @@ def grade(
     begin = time.monotonic()
     with tempfile.TemporaryFile() as written:  # without a name, so that no other process can write to it
         plugins = ("-p", "minidist.classroom.grading.pytest_plugin", "-p", "no:cacheprovider")
-        command = [sys.executable, "-P", "-m", "pytest", *plugins]  # no module of anybody's is found where we stand
+        command = [sys.executable, "-P", "-m", "pytest", *plugins]  # no module in the current folder is found
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
         command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}"]
         command += [f"--parts={written.fileno()}", f"--wire={wire}"]

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
 from minidist.classroom.grading.submission import Case, Outcome, Submission
@@ -47,6 +48,11 @@ def ask(submission: Submission, target: str, function: str, given: Any, label: s
     return outcome.value
 
 
+def alone(submission: Submission, target: str, asked: str, cases: Sequence[Case]) -> list[Any]:
+    """What each case of one rank brings back."""
+    return [outcome.value for [outcome] in submission.run(target, cases, [asked])]
+
+
 def by_case(
     submission: Submission, target: str, cases: Sequence[C], asked: Sequence[str], **how: Any
 ) -> Iterator[tuple[C, list[Outcome]]]:
@@ -73,6 +79,15 @@ def by_rank(
 def on(case: Case, rank: int) -> str:
     """ "On 4 ranks, 7 elements: rank 3": where messages begin."""
     return f"On {case.label}: rank {rank}"
+
+
+def describe(found: Any) -> str:
+    """In words, what a function returned that should have returned something else."""
+    if isinstance(found, np.ndarray):
+        return f"an array {found.shape}"
+    if isinstance(found, list):
+        return f"{len(found)} things"
+    return "None" if isinstance(found, str) and found == "NoneType" else str(found)
 
 
 def ranks(n: int) -> str:

@@ -4,6 +4,7 @@ Nothing here decides about points. A rank's inputs are known to that rank alone,
 messages. Over MPI see ranks_mpi.py, else process.py.
 """
 
+import copy
 import ctypes
 import gc
 import importlib.util
@@ -13,7 +14,7 @@ import operator
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ def run_cases(
     """
     run, compare = find_function(job["target"]), changed  # before the program can replace them
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
-    given = stand_ins(sys.modules[run.__module__], job["asked"])
+    given = stand_ins(sys.modules["on_ranks"], job["asked"])
     before = taken.pop() if taken else fingerprint()
     if job["memory"]:
         limits.confine(job["memory"])
@@ -130,29 +131,74 @@ def returned(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """A number as it is; of anything else the type."""
-    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return float(value) if plain else type(value).__name__
+    """A number as it is, of Python or NumPy; of anything else the type."""
+    is_array = isinstance(value, np.ndarray | np.generic) and value.shape == () and value.dtype.kind in "iuf"
+    return float(value) if is_array or type(value) in (int, float) else type(value).__name__
 
 
-def numbers(pair: Any) -> Any:
-    """Two numbers that were returned; of anything else the type."""
-    return [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
+def whole(value: Any) -> Any:
+    """A whole number as it is; of anything else the type."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return int(value) if is_whole else type(value).__name__
 
 
-def several(value: Any, count: int, told: Callable[[Any], Any] = returned) -> Any:
-    """What a function returned that is to return `count` things, each as it is `told`; of anything else the type."""
-    is_it = isinstance(value, tuple | list) and len(value) == count
-    return [told(each) for each in value] if is_it else type(value).__name__
+def told(value: Any, texts: bool = False) -> Any:
+    """What a function returned: numbers, numeric arrays and truth values as they are, of tuples, lists and dictionaries
+    what is in them, and texts if there may be `texts`; of anything else the type."""
+    if isinstance(value, tuple | list):
+        return [told(each, texts) for each in value]
+    if isinstance(value, dict):
+        return {str(name): told(each, texts) for name, each in value.items()}
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if texts and isinstance(value, str):
+        return str(value)
+    found = number(value)
+    return returned(value) if isinstance(found, str) else found
 
 
-def calls(function: str = "", told: Callable[[Any], Any] = returned) -> Callable[..., dict[str, Any]]:
-    """What a part lets the ranks do: call this function, or the one that a case names, with copies of a rank's arrays.
-    It brings back what was returned, as it is `told`, and what became of the copies."""
+def copied(mine: Any) -> list[Any]:
+    """A rank's arguments, or its only one, with copies of the arrays."""
+    arguments = mine if isinstance(mine, list | tuple) else [mine]
+    return [each.copy() if isinstance(each, np.ndarray) else each for each in arguments]
 
-    def call(comm: Comm, exercise: ModuleType, mine: Any, function: str = function) -> dict[str, Any]:
-        handed = [array.copy() for array in (mine if isinstance(mine, list) else [mine])]
-        return {"returned": told(getattr(exercise, function)(comm, *handed)), "handed": handed}
+
+def calls(
+    function: str = "", told: Callable[[Any], Any] = told, on_ranks: Collection[str] | None = None
+) -> Callable[..., dict[str, Any]]:
+    """What a part lets the ranks do: call this function, or the one that a case names, with a rank's arguments. It
+    brings back what was returned, as it is `told`, and what became of the arrays. on_ranks: the functions that take
+    comm first; None: all."""
+
+    def call(comm: Comm, exercise: ModuleType, mine: Any, function: str = function, **more: Any) -> dict[str, Any]:
+        handed = copied(mine)
+        first = [comm] if on_ranks is None or function in on_ranks else []
+        value = getattr(exercise, function)(*first, *handed, *more.values())
+        return {"returned": told(value), "handed": [each for each in handed if isinstance(each, np.ndarray)]}
+
+    return call
+
+
+def answers(
+    function: str = "",
+    told: Callable[[Any], Any] = told,
+    make: Callable[..., Sequence[Any]] = lambda *arguments: arguments,
+    raises: str = "",
+) -> Callable[..., list[Any]]:
+    """What a part lets a rank do: call this function, or the one that a case names, once for each list of arguments in
+    the rank's input, as they are after `make`. It brings back what was returned, as it is `told`; if there was an
+    exception whose type is called `raises`, that name."""
+
+    def answer(exercise: ModuleType, function: str, arguments: Sequence[Any]) -> Any:
+        try:
+            return told(getattr(exercise, function)(*make(*copy.deepcopy(arguments))))
+        except Exception as error:
+            if type(error).__name__ != raises:
+                raise
+            return raises
+
+    def call(comm: Comm, exercise: ModuleType, mine: Sequence[Sequence[Any]], function: str = function) -> list[Any]:
+        return [answer(exercise, function, arguments) for arguments in mine]
 
     return call
 

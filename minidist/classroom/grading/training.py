@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.grading.diagnose import distinct
+from minidist.classroom.grading.engines import settings_of
 from minidist.classroom.grading.submission import Case, Outcome, lose
-from minidist.engine import Engine, Settings
+from minidist.engine import Engine
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS, Precision
 from minidist.papers.collectives import chunk_sizes
 
@@ -112,18 +112,8 @@ class Truth:
             self.parameters.append(self.copies("param"))
 
     def engine(self) -> Serial:
-        settings = self.run.arguments["settings"]
-        return Serial(
-            gpt(GPTConfig(**self.run.arguments["model"])),
-            Settings(
-                self.run.precision,
-                AdamW() if settings["optimizer"] == "adamw" else SGD(momentum=0.9),
-                learning_rate=lambda update: 0.1 / (update + 1),
-                clip=0.5,
-                accumulate=settings["accumulate"],
-                seed=settings["seed"],
-            ),
-        )
+        made = self.run.arguments
+        return Serial(gpt(GPTConfig(**made["model"])), settings_of(**made["settings"]))
 
     def copies(self, name: str) -> list[Array]:
         return [getattr(flat, name).copy() for flat in self.flats]

@@ -8,6 +8,7 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from minidist.classroom.grading.chapter import names_in
 from minidist.launch import encode
 from minidist.launch.notebook_cell import Source, holds_named_tuple
 
@@ -86,12 +87,6 @@ def why_left_out(name: str, value: Any) -> str:
     if holds_named_tuple(value):
         return f"{name} has a named tuple in it, which would reach the ranks as a plain one: make it in the cell."
     return ""
-
-
-def names_in(code: CodeType) -> set[str]:
-    """The global names that code reads or writes, including those of functions inside it."""
-    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def find_definition(name: str, cells: list[str], value: Any = None) -> tuple[tuple[int, int], str] | None:
