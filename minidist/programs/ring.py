@@ -93,8 +93,7 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
-        n, g = comm.size, own.ranks_per_host or 1
-        if n % g:
+        if (g := own.ranks_per_host or 1) > 1 and (n := comm.size) % g:
             raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {nearest_divisor(n, g)}")
         check_writable("--json", own.json if own.json != "-" else None)
         return own
