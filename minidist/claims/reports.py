@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.launch.launcher import OPEN_MPI_AS_ROOT, here, mpiexec_for
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.system import processes
 from minidist.system.files import temporary_folder
 
@@ -58,7 +59,7 @@ def start(
         return processes.run(
             [*words, sys.executable, "-m", *shlex.split(f"minidist.{line}")],
             cwd=folder,
-            env=here({**OPEN_MPI_AS_ROOT, **environment}),
+            env={**os.environ, **OPEN_MPI_AS_ROOT, **environment},
             timeout=TIMEOUT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
