@@ -108,8 +108,7 @@ def perform(name: str, command: Command, arguments: list[str]) -> int:
             made.add_argument(word, type=path_name)
         given = made.operands(["--help"] if asks else arguments)
     module, _, function = command.at.partition(":")
-    status: int = getattr(importlib.import_module(module), function)(*given, *command.more())
-    return status
+    return getattr(importlib.import_module(module), function)(*given, *command.more())
 
 
 def main(arguments: list[str]) -> int:

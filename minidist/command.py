@@ -14,16 +14,7 @@ import numpy as np
 from minidist import UsageError, checkpoints, how_to_install
 from minidist.cli.fields import all_fields, outputs
 from minidist.cli.paths import check_apart, check_room, check_writable
-from minidist.cli.shared import (
-    DENSE,
-    FileOptions,
-    Line,
-    MixtureOptions,
-    ModelOptions,
-    Own,
-    TrainingOptions,
-    mixture_of,
-)
+from minidist.cli.shared import DENSE, FileOptions, Line, MixtureOptions, ModelOptions, Own, TrainingOptions, mixture_of
 from minidist.engine import Settings
 from minidist.layout import Layout
 from minidist.memory import plot, witness

@@ -218,12 +218,7 @@ def share_experts(units: list[Unit], copies: Comm) -> None:
 
 
 def expert_parallel(
-    units: list[Unit],
-    settings: Settings,
-    comm: Comm,
-    layout: Layout,
-    zero: int = 1,
-    host_limit: int | None = None,
+    units: list[Unit], settings: Settings, comm: Comm, layout: Layout, zero: int = 1, host_limit: int | None = None
 ) -> DataParallel:
     """All ranks share the batch, and layout.ep of them the experts."""
     experts, copies = Mesh(comm, layout).experts()

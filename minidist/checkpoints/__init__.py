@@ -8,32 +8,10 @@ from typing import TYPE_CHECKING
 from minidist import loaded_later
 
 if TYPE_CHECKING:
-    from minidist.checkpoints.checkpoint import (
-        check,
-        check_beside,
-        check_folder,
-        check_run,
-        differences,
-        export,
-        load,
-        opened,
-        save,
-        size,
-        weights,
-    )
+    from minidist.checkpoints.checkpoint import export, load, opened, save, size, weights  # noqa: F401
+    from minidist.checkpoints.checks import check, check_folder, check_run, differences  # noqa: F401
+    from minidist.checkpoints.convert import check_beside  # noqa: F401
 
-__all__ = [
-    "check",
-    "check_beside",
-    "check_folder",
-    "check_run",
-    "differences",
-    "export",
-    "load",
-    "opened",
-    "save",
-    "size",
-    "weights",
-]
-
-__getattr__ = loaded_later(__name__, **dict.fromkeys(__all__, "checkpoint"))
+CHECKS = "check", "check_beside", "check_folder", "check_run", "differences"
+FILES = "export", "load", "opened", "save", "size", "weights"
+__getattr__ = loaded_later(__name__, **dict.fromkeys(CHECKS + FILES, "checkpoint"))

@@ -39,8 +39,8 @@ import numpy as np
 
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, huggingface, manifest
-from minidist.checkpoints.checks import check, check_folder, check_run, differences
-from minidist.checkpoints.convert import check_beside
+from minidist.checkpoints.checks import check, check_folder, check_run, differences  # noqa: F401 (of its former name)
+from minidist.checkpoints.convert import check_beside  # noqa: F401 (likewise)
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
@@ -51,42 +51,14 @@ from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
-from minidist.system.files import (
-    draft_beside,
-    draft_of,
-    make_own_folder,
-    open_to_readers,
-    remove,
-    replacing,
-    sync_folder,
-    write_whole,
-)
-
-__all__ = [
-    "check",
-    "check_beside",
-    "check_folder",
-    "check_run",
-    "differences",
-    "export",
-    "load",
-    "opened",
-    "save",
-    "size",
-    "tagged",
-    "weights",
-]
+from minidist.system import files as disk
+from minidist.system.files import replacing
 
 # ---- save ------------------------------------------------------------------------------------------------------------
 
 
 def save(
-    folder: str,
-    engine: Engine,
-    comm: Any,
-    about: dict[str, Any],
-    keep: int | None = None,
-    tag: str | None = None,
+    folder: str, engine: Engine, comm: Any, about: dict[str, Any], keep: int | None = None, tag: str | None = None
 ) -> None:
     """Write a checkpoint into `folder`; all ranks of `comm` must call this. If it fails, a line says so, training goes
     on, and the folder's content stays unchanged.
@@ -97,7 +69,7 @@ def save(
     """
     engine.settle()
     step = os.path.join(folder, tag or f"step{engine.steps:06d}")
-    with draft_folder(draft_of(step), comm) as draft:
+    with draft_folder(disk.draft_of(step), comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)  # under a name that is never loaded
             if found:
@@ -123,7 +95,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     ]
     written: Shard | OSError
     try:
-        make_own_folder(draft)
+        disk.make_own_folder(draft)
         with replacing(f"{draft}/{file}") as shard:
             written = Shard(file, *files.write_tensors(shard, tensors, name_of[dtype], {"save": save}), kept)
     except OSError as error:
@@ -195,20 +167,20 @@ def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
 def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces: str | None = None) -> None:
     """Turn a folder of shards into a checkpoint. If the job is killed before or during any of these lines, `latest`
     still names a whole checkpoint: this one, or the one before. Raises OSError."""
-    write_whole(os.path.join(found.folder, manifest.NAME), found.as_json().encode())  # all content is on the disk;
-    open_to_readers(found.folder)
+    disk.write_whole(os.path.join(found.folder, manifest.NAME), found.as_json().encode())  # all content is on the disk;
+    disk.open_to_readers(found.folder)
     name = free_name(folder, name)
     os.rename(found.folder, os.path.join(folder, name))  # only then it gets the name under which it is read;
-    sync_folder(folder)
-    write_whole(os.path.join(folder, manifest.LATEST), f"{name}\n".encode())  # only now it is the newest;
+    disk.sync_folder(folder)
+    disk.write_whole(os.path.join(folder, manifest.LATEST), f"{name}\n".encode())  # only now it is the newest;
     others = [other for other in manifest.names_in(folder) if other != name]
     replaced = [old for old in manifest.tagged_in(folder, replaces) if old != name] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
     # and only then old ones may go: they lose their names first, so that no reader sees half of one
     for old in dict.fromkeys([*replaced, *others[: max(too_many, 0)]]):
-        os.rename(os.path.join(folder, old), draft_of(os.path.join(folder, old)))
-    for left in manifest.drafts_in(folder):  # together with what a killed job has left
-        remove(os.path.join(folder, left))
+        os.rename(os.path.join(folder, old), disk.draft_of(os.path.join(folder, old)))
+    for left in filter(disk.is_draft, os.listdir(folder)):  # together with what a killed job has left
+        disk.remove(os.path.join(folder, left))
 
 
 def free_name(folder: str, name: str) -> str:
@@ -225,7 +197,7 @@ def draft_folder(name: str, comm: Any) -> Iterator[str]:
         yield draft
     finally:
         if comm.rank == 0:
-            remove(draft)
+            disk.remove(draft)
     comm.broadcast_object(None)  # no rank goes on before that is done
 
 
@@ -279,7 +251,7 @@ def opened(path: str) -> Manifest:
 def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: str | None = None) -> None:
     """Write a single file for `load`, or, with `names`, for another library; all ranks must call it. Every rank writes
     its shard into a draft folder next to it, and rank 0 copies tensor after tensor: no rank ever holds the model."""
-    with draft_folder(draft_beside(path) if comm.rank == 0 else "", comm) as draft:
+    with draft_folder(disk.draft_beside(path) if comm.rank == 0 else "", comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)
             if found:

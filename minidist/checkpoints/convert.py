@@ -11,10 +11,9 @@ from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest
-from minidist.checkpoints.names import Rows, configuration, huggingface
+from minidist.checkpoints.names import configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.mpi import output
-from minidist.nn.tensor import Array
 from minidist.system.files import is_stream, writing
 
 
@@ -38,7 +37,8 @@ def as_huggingface(found: Manifest, path: str) -> None:
     for ours, shape in found.parameters.items():
         nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
         for theirs, turned in huggingface(ours, shape, found.identity).items():
-            tensors.append(TensorToWrite(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
+            make = partial(lambda name, part: part(found.whole("", name)), ours, turned)
+            tensors.append(TensorToWrite(theirs, turned(nothing).shape, make))
     with writing(path) as file:
         files.write_tensors(file, tensors, "F32", {"format": "pt"})  # transformers requires this
     if not is_stream(path):
@@ -62,10 +62,6 @@ def check_beside(option: str, path: str) -> None:
         model = False
     if not model:
         raise UsageError(f"{option} would overwrite {beside}, which is no model's: give the file another folder")
-
-
-def _turned(found: Manifest, name: str, part: Rows) -> Array:
-    return part(found.whole("", name))
 
 
 FORMS = {"minidist": as_file, "huggingface": as_huggingface}  # by --names

@@ -130,11 +130,6 @@ def tagged_in(folder: str, tag: str) -> list[str]:
     return [name for name in names_in(folder) if name.partition("~")[0] == tag]
 
 
-def drafts_in(folder: str) -> list[str]:
-    """The names of drafts: not yet, or no longer, checkpoints."""
-    return [name for name in os.listdir(folder) if is_draft(name)]
-
-
 def find_newest(path: str) -> str:
     """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError, which names
     a checkpoint of another system as what it is."""

@@ -8,38 +8,15 @@ embedding's matrix, and is not stored twice.
 """
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist.checkpoints.pieces import Shape
 from minidist.nn.tensor import Array
 
-GPT = {
-    "wte": "transformer.wte",
-    "wpe": "transformer.wpe",
-    "norm1": "transformer.h.{}.ln_1",
-    "qkv": "transformer.h.{}.attn.c_attn",
-    "projection": "transformer.h.{}.attn.c_proj",
-    "norm2": "transformer.h.{}.ln_2",
-    "up": "transformer.h.{}.mlp.c_fc",
-    "down": "transformer.h.{}.mlp.c_proj",
-    "head.norm": "transformer.ln_f",
-    "head": "lm_head",
-}
+LAYERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))  # by family
 CONV1D = ("qkv", "projection", "up", "down")
-LLAMA = {
-    "wte": "model.embed_tokens",
-    "norm1": "model.layers.{}.input_layernorm",
-    "q": "model.layers.{}.self_attn.q_proj",
-    "k": "model.layers.{}.self_attn.k_proj",
-    "v": "model.layers.{}.self_attn.v_proj",
-    "projection": "model.layers.{}.self_attn.o_proj",
-    "norm2": "model.layers.{}.post_attention_layernorm",
-    "gate": "model.layers.{}.mlp.gate_proj",
-    "up": "model.layers.{}.mlp.up_proj",
-    "down": "model.layers.{}.mlp.down_proj",
-    "head.norm": "model.norm",
-    "head": "lm_head",
-}
 
 
 class Rows(NamedTuple):
@@ -65,7 +42,7 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
     number, layer = (block[1], block[2]) if block else ("", layer)
     if identity["model"] == "gpt":
         turned = layer in CONV1D and kind == "weight"
-        return {f"{GPT[layer].format(number)}.{kind}": Rows(0, shape[0], turned)}
+        return {f"{LAYERS['gpt'][layer].format(number)}.{kind}": Rows(0, shape[0], turned)}
     parts = {layer: shape[0]}  # rows of each
     if layer == "qkv":
         heads, kv = identity["heads"], identity["kv-heads"]
@@ -76,7 +53,7 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
     found: dict[str, Rows] = {}
     first = 0
     for part, rows in parts.items():
-        found[f"{LLAMA[part].format(number)}.{kind}"] = Rows(first, first + rows)
+        found[f"{LAYERS['llama'][part].format(number)}.{kind}"] = Rows(first, first + rows)
         first += rows
     return found
 

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import minidist
 from minidist import UsageError, how_to_make
 from minidist.claims import reports
-from minidist.claims.accounts import Asked, audit_files, audit_memory
+from minidist.claims.accounts import Asked, audit_files, audit_memory, performed
 from minidist.cli.fields import flag, operand, read, whole
 from minidist.cli.options import tool
-from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, number, show
 from minidist.launch import launcher
 from minidist.memory import kernel
@@ -95,7 +94,7 @@ def fill_line(chapter: str, options: str, n: int) -> str:
 
 
 def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
-    """A run of which the library records nothing: for --memory and --disk."""
+    """A run. larger: for --memory."""
     line = fill_line(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
     return Asked(f"{chapter} {variant}".strip(), line, n)
 
@@ -145,26 +144,23 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
             for variant, line in lines[chapter].items()
         ]
         return audit_memory(apart) if options.memory else audit_files(apart)
-    return audit_wire(
-        [
-            (Asked(f"{chapter} {variant}".strip(), fill_line(chapter, line, n), n))
-            for chapter in options.chapters or lines
-            for n in ([options.ranks] if options.ranks else ranks.get(chapter, USUAL))
-            for variant, line in lines[chapter].items()
-        ]
-    )
+    runs = [
+        make_run(chapter, variant, line, n, larger=False)
+        for chapter in options.chapters or lines
+        for n in ([options.ranks] if options.ranks else ranks.get(chapter, USUAL))
+        for variant, line in lines[chapter].items()
+    ]
+    return audit_wire(runs)
 
 
 def audit_wire(runs: Sequence[Asked]) -> int:
     """Run all, compare and print what is sent; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
         raise UsageError(f"mpirun is not Open MPI's, and only Open MPI records what it sends: {how_to_make('audit')}")
-    status, different = StatusLine(shown=True), 0
+    different = 0
     table = make_table(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)
-    for i, (called, line, n) in enumerate(runs):
-        status.show(f"mpirun -n {n} python -m minidist.{line.split()[0]}", i / len(runs))
-        sent = watch(line, n)
+    for (called, _, n), sent in performed(runs, lambda asked: watch(asked.line, asked.ranks)):
         different += any(any(one.difference) for one in sent)
         ranks = [[one for one in sent if one.rank == rank] for rank in range(n)]
         for rank, rows in enumerate(ranks if len(runs) <= 4 else [sent]):
@@ -173,7 +169,6 @@ def audit_wire(runs: Sequence[Asked]) -> int:
             off = sum(abs(one.difference[0]) for one in rows)
             agrees = not any(any(one.difference) for one in rows)
             table.add_row(name, str(n), *map(number, (*sums, off)), mark(agrees))
-    status.close()
     show("Bytes sent in a whole run: as counted here, and by the MPI library", table)
     print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank and peer, in bytes and in messages.")
     return 1 if different else 0

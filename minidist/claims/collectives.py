@@ -23,8 +23,7 @@ class Inputs:
 
     @functools.cached_property
     def total(self) -> Array:
-        summed: Array = self.x.sum(axis=0)
-        return summed
+        return self.x.sum(axis=0)
 
 
 @functools.lru_cache(maxsize=1)  # ranks of one process share them

@@ -3,9 +3,9 @@
 import math
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import print_zero_closing, zero_letters
+from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.papers import compression as paper
@@ -62,19 +62,4 @@ def kept_claim(run: Run) -> Claim:
     return Claim(FEEDBACK, "neither sent nor left", "0", 0, lost, "", "all ranks")
 
 
-class CompressionPromises(Promises):
-    claims, closing = staticmethod(claims), staticmethod(print_zero_closing)
-
-    def letters(self, run: Run) -> Letters:
-        return {
-            "U": "units of the model",
-            "δ": "the share that is sent (--density)",
-            "r": "columns of P and Q (--rank)",
-            "m": "rows of a unit's matrices",
-            "k": "their columns",
-            "v": "elements of its vectors",
-            **zero_letters(run),
-        }
-
-
-PROMISES = CompressionPromises()
+PROMISES = Promises(claims=claims, letters=letters_in("compression", "zero"), closing=print_zero_closing)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
@@ -19,12 +19,7 @@ from minidist.papers import chen, context
 
 def claims(run: Run) -> list[Claim]:
     """The claims of the chapter on context parallelism itself."""
-    return [
-        *memory_claims(run, run.zero),
-        *held_claims(run),
-        *work_claims(run),
-        *traffic_claims(run),
-    ]
+    return [*memory_claims(run, run.zero), *held_claims(run), *work_claims(run), *traffic_claims(run)]
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -60,21 +55,15 @@ def work_claims(run: Run) -> list[Claim]:
         each = [[part.b * group * part.heads[part.rank] * every] for part in parts]
     counted = [counts["pairs"] for counts in run.counted]
     steps = len(each[0])
-    formula = {"zigzag": "las(s+1)b/2N", "striped": "about the mean"}.get(run.positions, "lacb((2r+1)c+1)/2")
-    made = [
-        on_each_rank(
-            "Striped Attention §3",
-            "pairs of a rank",
-            formula if run.attention != "ulysses" else "las(s+1)b/2N",
-            [run.model.layers * sum(work) for work in each],
-            [sum(pairs) for pairs in counted],
-            "pairs",
-        )
-    ]
+    source, formula = "Striped Attention §3", "las(s+1)b/2N"
+    if run.attention != "ulysses":
+        formula = {"zigzag": formula, "striped": "about the mean"}.get(run.positions, "lacb((2r+1)c+1)/2")
+    promised, done = [run.model.layers * sum(work) for work in each], [sum(pairs) for pairs in counted]
+    made = [on_each_rank(source, "pairs of a rank", formula, promised, done, "pairs")]
     if run.attention == "ring":
         promised = [run.model.layers * work[step] for work in each for step in range(steps)]
         done = [sum(pairs[step::steps]) for pairs in counted for step in range(steps)]
-        made.append(on_each_rank("Striped Attention §3", "at each step", "", promised, done, "pairs"))
+        made.append(on_each_rank(source, "at each step", "", promised, done, "pairs"))
     groups = [each[first : first + n] for first in range(0, run.ranks, n)]
     ends = [
         context.end(group, run.model.layers) if run.attention == "ring" else run.model.layers * max(map(sum, group))
@@ -83,10 +72,7 @@ def work_claims(run: Run) -> list[Claim]:
     last = {"contiguous": "lacb((2N-1)c+1)/2", "zigzag": "las(s+1)b/2N"}.get(run.positions, "lasb(c+1)/2")
     times = max(counts["time"] for counts in run.counted)
     formula = last if run.attention != "ulysses" else "las(s+1)b/2N"
-    return [
-        *made,
-        Claim("Striped Attention §3", "the last rank ends at", formula, max(ends), times, "units", "all ranks"),
-    ]
+    return [*made, Claim(source, "the last rank ends at", formula, max(ends), times, "units", "all ranks")]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -129,19 +115,6 @@ def traffic_claims(run: Run) -> list[Claim]:
     return [*made, *nothing_else(run, everything)]
 
 
-def letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {
-        "Ψ": "parameters",
-        "W": f"{run.layout.dp} data x N context ranks",
-        "N": f"{run.layout.cp} context ranks",
-        "s": "positions",
-        "c": "s/N, those of a rank",
-        "r": "rank",
-        "g": f"{run.model.kv}/{run.model.a}, key/value heads to a query head",
-    }
-
-
 def print_closing(run: Run) -> None:
     """The balance, and which scheme would send least."""
     n = run.layout.cp
@@ -161,9 +134,4 @@ def print_closing(run: Run) -> None:
     say(f"Ulysses sends {ratio:.3g} of what ring and all-gather send: (1+g)/(gN).")
 
 
-class ContextPromises(Promises):
-    claims, needs = staticmethod(claims), staticmethod(needs)
-    letters, closing = staticmethod(letters), staticmethod(print_closing)
-
-
-PROMISES = ContextPromises()
+PROMISES = Promises(claims=claims, letters=letters_in("context_parallel"), needs=needs, closing=print_closing)

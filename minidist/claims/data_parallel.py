@@ -1,24 +1,39 @@
 """What is promised of data parallelism; and what all chapters on the data axis say."""
 
-from minidist.claims import published
+from collections.abc import Callable
+
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
+from minidist.claims.published import print_zero_closing, print_zero_tables
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.formulas.needs import needs
+from minidist.formulas.needs import Estimate, needs
 
 
-class OnDataAxis(Promises):
-    needs, letters = staticmethod(needs), staticmethod(published.zero_letters)
-    closing, published = staticmethod(published.print_zero_closing), staticmethod(published.print_zero_tables)
+def on_data_axis(
+    passing: Callable[[Run], list[Claim]],
+    sent: Callable[[Run], list[Claim]] = traffic_claims,
+    estimate: Estimate = needs,
+) -> Promises:
+    """ZeRO's formulas for a chapter's stage. passing: what is claimed of what is held for a moment."""
+
+    def claims(run: Run) -> list[Claim]:
+        return [*memory_claims(run, run.zero), *passing(run), peak_of_layers(run), *sent(run)]
+
+    return Promises(
+        claims=claims,
+        letters=letters_in("zero"),
+        needs=estimate,
+        closing=print_zero_closing,
+        published=print_zero_tables,
+    )
 
 
-class DataParallelPromises(OnDataAxis):
-    def claims(self, run: Run) -> list[Claim]:
-        """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
-        held = [*memory_claims(run, stage=0), *buffer_claims(run), peak_of_layers(run)]
-        return [*held, *(hot_spot(run) if run.reduce == "server" else traffic_claims(run))]
+def sent_claims(run: Run) -> list[Claim]:
+    """With the ring, ZeRO's formulas for stage 0; with a master, the load of the master and of the workers."""
+    return hot_spot(run) if run.reduce == "server" else traffic_claims(run)
 
 
 def hot_spot(run: Run) -> list[Claim]:
@@ -35,4 +50,4 @@ def hot_spot(run: Run) -> list[Claim]:
     return found
 
 
-PROMISES = DataParallelPromises()
+PROMISES = on_data_axis(buffer_claims, sent_claims)

@@ -6,7 +6,7 @@ import numpy as np
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims
@@ -97,19 +97,12 @@ def bytes_sent(run: Run, shares: Sequence[Share]) -> int:
 
 def data_axis(run: Run) -> list[Claim]:
     """Gradients and parameters: the dense ones over N ranks, an expert's over the N/P ranks that have it."""
-    of_ranks = [data_elements(run, rank) for rank in range(run.ranks)]
-    factors = {"all-reduce gradients": 2}
-    return [
-        on_each_rank(
-            "DeepSpeed-MoE §4",
-            phase,
-            f"{run.width(phase) * factors.get(phase, 1)}(Ψd(N-1)/N + Ψe(N-P)/N)",
-            [run.width(phase) * sent[phase] for sent in of_ranks],
-            run.sent_in(phase),
-            "bytes",
-        )
-        for phase in of_ranks[0]
-    ]
+    of_ranks, made = [data_elements(run, rank) for rank in range(run.ranks)], []
+    for phase in of_ranks[0]:
+        factor = run.width(phase) * (2 if phase == "all-reduce gradients" else 1)
+        formula, sent = f"{factor}(Ψd(N-1)/N + Ψe(N-P)/N)", [run.width(phase) * of[phase] for of in of_ranks]
+        made.append(on_each_rank("DeepSpeed-MoE §4", phase, formula, sent, run.sent_in(phase), "bytes"))
+    return made
 
 
 def together(run: Run, shares: Sequence[Share]) -> list[Claim]:
@@ -159,28 +152,8 @@ def print_reached(run: Run) -> None:
         say(f"A token goes to {mean:.2f} of {len(reached)} hosts on average, and to {most} at most.")
 
 
-def letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {
-        "Ψ": "parameters without experts",
-        "Ψe": "parameters of a rank's experts",
-        "Ψd": "all others",
-        "ψₑ": "those of one expert",
-        "N": f"{run.ranks} ranks",
-        "P": f"{run.layout.ep} ranks that share the experts",
-        "E": f"{run.model.experts} experts",
-        "k": f"{run.model.top} experts of a token",
-        "T": "tokens of a rank",
-        "C": "an expert's room",
-        "cf": "its capacity factor",
-        "α": "weight of the balance loss",
-        "out": "rows that leave",
-        "in": "rows that arrive",
-    }
-
-
 def print_closing(run: Run) -> None:
-    """What the trained routers do."""
+    """What the trained routers do, and where they send tokens."""
     e = run.model.experts
     loads = np.sum([chosen for of in run.counted for chosen in of["forwards"]], axis=0)
     dropped = sum(of["dropped"] for of in run.counted) / loads.sum()
@@ -188,6 +161,7 @@ def print_closing(run: Run) -> None:
         f"In the last step the busiest expert got {loads.max() / loads.sum():.1%} of all choices (uniform:"
         f" {1 / e:.1%}), and {dropped:.1%} of all choices were dropped."
     )
+    print_reached(run)
 
 
 def print_tables() -> None:
@@ -200,13 +174,6 @@ def print_tables() -> None:
     show("Published mixtures, by the formula that checked this run", table)
 
 
-class ExpertPromises(Promises):
-    claims, needs = staticmethod(claims), staticmethod(needs)
-    letters, published = staticmethod(letters), staticmethod(print_tables)
-
-    def closing(self, run: Run) -> None:
-        print_closing(run)
-        print_reached(run)
-
-
-PROMISES = ExpertPromises()
+PROMISES = Promises(
+    claims=claims, letters=letters_in("expert_parallel"), needs=needs, closing=print_closing, published=print_tables
+)

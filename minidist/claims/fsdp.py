@@ -7,9 +7,9 @@ from minidist.claims import expert_parallel
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.context_parallel import attention_claims
-from minidist.claims.letters import Letters
+from minidist.claims.letters import Letters, letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import count_agreeing, print_zero_closing, zero_letters
+from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims, states_claims, traffic_claims, whole_states
 from minidist.cli.tables import number
@@ -198,23 +198,13 @@ def unit_times(run: Run, rank: int) -> tuple[list[float], list[float]]:
 
 
 def letters(run: Run) -> Letters:
-    """What the letters of its claims mean. Those of time are of one unit of the model."""
+    """What the letters of its claims mean."""
     if run.sharding.strategy == "no_shard":
-        return zero_letters(run)
-    return {
-        "Ψ": f"parameters, {number(sum(sizes_of(run, 0)))} with each unit's padding",
-        "M": "their bytes",
-        **dict.fromkeys(("F", "G"), f"{run.dividing} ranks that shard them"),
-        "W": f"all {run.ranks}",
-        "ψ": "parameters of one unit of the model",
-        "ψ_emb": "of its embedding",
-        **(expert_parallel.letters(run) if run.model.experts else {}),
-        "N": f"{run.layout.cp} context ranks" if run.layout.cp > 1 else "ranks",
-        "f": "a unit's forward",
-        "b": "half its backward (or sequences of a micro-batch)",
-        "g": "its all-gather",
-        "r": "its reduce-scatter, each 1 for a parameter",
-    }
+        return letters_in("zero")(run)
+    psi = f"parameters, {number(sum(sizes_of(run, 0)))} with each unit's padding"
+    mixture = letters_in("expert_parallel")(run) if run.model.experts else {}
+    n = f"{run.layout.cp} context ranks" if run.layout.cp > 1 else "ranks"
+    return {"Ψ": psi, **letters_in("fsdp")(run), **mixture, "N": n, **letters_in("fsdp-times")(run)}
 
 
 def print_closing(run: Run) -> None:
@@ -271,9 +261,4 @@ def claims(run: Run) -> list[Claim]:
     return [*own_claims(run, held, on_way, added), *others]
 
 
-class FSDPPromises(Promises):
-    claims, letters = staticmethod(claims), staticmethod(letters)
-    closing, published = staticmethod(print_closing), staticmethod(print_figures)
-
-
-PROMISES = FSDPPromises()
+PROMISES = Promises(claims=claims, letters=letters, closing=print_closing, published=print_figures)

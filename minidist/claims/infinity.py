@@ -8,11 +8,11 @@ import numpy as np
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
 from minidist.claims.promises import Promises
-from minidist.claims.published import count_agreeing, zero_letters
+from minidist.claims.published import count_agreeing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.paths import write_json
@@ -121,11 +121,6 @@ def tiling_claims() -> list[Claim]:
         expected, counted = zero_infinity.largest_width(room, t), tiles.find_widest(room, t, dtype)
         found.append(Claim("Infinity §5.1.3", f"widest, t = {t}", f"√{t}·h", expected, counted, "of width"))
     return found
-
-
-def letters(run: Run) -> Letters:
-    """What the letters of its claims mean: ZeRO's, and the tiles'."""
-    return {**zero_letters(run), "h": "64, inputs of a layer with 4h outputs"}
 
 
 def print_closing(run: Run) -> None:
@@ -267,9 +262,6 @@ def needs(asked: Asked) -> list[Needs]:
     return [need.but(**states) for need in formulas.needs(asked)]
 
 
-class InfinityPromises(Promises):
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_closing)
-    published, letters = staticmethod(print_tables), staticmethod(letters)
-
-
-PROMISES = InfinityPromises()
+PROMISES = Promises(
+    claims=claims, letters=letters_in("zero", "infinity"), needs=needs, closing=print_closing, published=print_tables
+)

@@ -1,9 +1,16 @@
 """What the letters of formulas mean: below a table of claims stand exactly those that occur in it."""
 
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from minidist.cli.tables import number
 
 Letters = Mapping[str, str]  # what each means
+MEANINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+EVERYWHERE: Letters = MEANINGS["everywhere"]
 
 # What formulas say in words. "a layer" is one; "as/ht" is a·s/(h·t).
 WORDS = re.compile(
@@ -13,18 +20,17 @@ WORDS = re.compile(
     r"\b(max|min|all|or|to|tokens|load|rows|layers|inputs|blocks|ranges|gaps|passed|files|gathered|summed|core|gone|peak|kept)\b"
 )
 
-EVERYWHERE: Letters = {
-    "layer(c)": "bytes that a layer keeps for c positions",
-    "layer": "bytes that a layer keeps",
-    "Ψ_again": "parameters gathered once more, for recomputation",
-    "l": "layers",
-    "b": "sequences of a micro-batch",
-    "s": "positions of a sequence",
-    "h": "width",
-    "a": "heads",
-    "r": "layers whose forward is recomputed, of a micro-batch",
-    "R": "ranks that share a step's tokens",
-}
+
+def letters_in(*parts: str) -> Callable[[Any], Letters]:
+    """What these parts of letters.toml say of a run; of a letter in several, the last."""
+    found = {name: text for part in parts for name, text in MEANINGS[part].items()}
+
+    def letters(run: Any) -> Letters:
+        psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
+        padding = f", {number(padded)} with each unit's padding" * (padded > psi)
+        return {name: text.format(run=run, padding=padding) for name, text in found.items()}
+
+    return letters
 
 
 def legend(formulas: Iterable[str], letters: Letters) -> str:

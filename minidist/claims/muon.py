@@ -1,9 +1,9 @@
 """What is promised of Muon under ZeRO-1."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import print_zero_closing, zero_letters
+from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.papers import muon as paper
 
@@ -43,17 +43,4 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-class MuonPromises(Promises):
-    claims, closing = staticmethod(claims), staticmethod(print_zero_closing)
-
-    def letters(self, run: Run) -> Letters:
-        return {
-            "own": "matrices of this rank",
-            "next": "those of the rank to the right",
-            "Ψ_m": "elements of the blocks' matrices",
-            "Ψ_a": "of all else: AdamW's",
-            **zero_letters(run),
-        }
-
-
-PROMISES = MuonPromises()
+PROMISES = Promises(claims=claims, letters=letters_in("muon", "zero"), closing=print_zero_closing)

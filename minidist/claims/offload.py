@@ -3,8 +3,9 @@ why this partition is optimal."""
 
 from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import offload_letters, print_offload_closing, print_offload_tables
+from minidist.claims.published import print_offload_closing, print_offload_tables
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
 from minidist.formulas import needs as formulas
@@ -126,9 +127,10 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-class OffloadPromises(Promises):
-    claims, needs, closing = staticmethod(claims), staticmethod(needs), staticmethod(print_offload_closing)
-    letters, published = staticmethod(offload_letters), staticmethod(print_offload_tables)
-
-
-PROMISES = OffloadPromises()
+PROMISES = Promises(
+    claims=claims,
+    letters=letters_in("zero", "offload"),
+    needs=needs,
+    closing=print_offload_closing,
+    published=print_offload_tables,
+)

@@ -146,20 +146,9 @@ def main(arguments: Sequence[str]) -> int:
 def as_row(name: str, outcome: Recounted) -> dict[str, Any]:
     """A figure for machines."""
     figure = outcome.figure
-    return {
-        "paper": name,
-        "source": figure.source,
-        "cell": figure.cell,
-        "printed": figure.printed,
-        "unit": figure.unit,
-        "formula": figure.formula,
-        "value": figure.value,
-        "counted": outcome.value,
-        "comes out": outcome.shown,
-        "agrees": outcome.agrees,
-        "differs": figure.differs,
-        "evidence": figure.evidence,
-    }
+    of = {each: getattr(figure, each) for each in ("source", "cell", "printed", "unit", "formula", "value")}
+    found = {"counted": outcome.value, "comes out": outcome.shown, "agrees": outcome.agrees}
+    return {"paper": name, **of, **found, "differs": figure.differs, "evidence": figure.evidence}
 
 
 NUMBERS = 44  # the width of the five columns of numbers, and of the space between all columns

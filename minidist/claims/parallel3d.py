@@ -5,34 +5,15 @@ from collections.abc import Sequence
 from minidist.claims import expert_parallel, pipeline, tensor_parallel
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
-from minidist.claims.letters import Letters
+from minidist.claims.letters import Letters, letters_in
 from minidist.claims.promises import Promises
 from minidist.claims.published import print_ptd
 from minidist.claims.run import Run
 from minidist.claims.zero import states_claims
-from minidist.formulas import experts
+from minidist.formulas import experts, volumes
 from minidist.formulas.needs import needs
-from minidist.formulas.shares import (
-    Share,
-    blocks_of,
-    count_forwards,
-    own_units,
-    shares_of,
-    states_of,
-    stored_parameters,
-)
+from minidist.formulas.shares import Share, count_forwards, own_units, shares_of, states_of, stored_parameters
 from minidist.formulas.tensor import end_volumes, layer_volumes
-from minidist.formulas.volumes import (
-    HYBRID,
-    context_volumes,
-    crossing,
-    data_volumes,
-    expert_volumes,
-    host_elements,
-    message_volumes,
-    others,
-    tied_volumes,
-)
 
 
 def claims(run: Run) -> list[Claim]:
@@ -41,10 +22,10 @@ def claims(run: Run) -> list[Claim]:
     of_axes = [
         *layer_volumes(run, shares),
         *end_volumes(run, shares),
-        *context_volumes(run, shares),
-        *expert_volumes(run, shares),
-        *data_volumes(run),
-        *tied_volumes(run),
+        *volumes.context_volumes(run, shares),
+        *volumes.expert_volumes(run, shares),
+        *volumes.data_volumes(run),
+        *volumes.tied_volumes(run),
     ]
     everything, stamps = list(of_axes), 0
     if run.layout.pp == 1:
@@ -53,37 +34,36 @@ def claims(run: Run) -> list[Claim]:
         )
     else:
         each, shape = pipeline.count_messages(run), "bsh/t" if run.sequence_parallel else "bsh"
-        sizes = [run.bytes.stored * size for size in crossing(run, shares)]
+        sizes = [run.bytes.stored * size for size in volumes.crossing(run, shares)]
         timed = [*pipeline.bubble_claims(run), *pipeline.in_flight_claims(run), *pipeline.weight_claims(run)]
         held = [*pipeline.activation_claims(run), *timed, *pipeline.message_claims(run, each, sizes, shape)]
-        everything += message_volumes(run, shares)
+        everything += volumes.message_volumes(run, shares)
         stamps = sum(map(sum, each.values()))
     letters = ("(Ψd+Ψe)", "(Ψd/G+Ψe/(G/P))") if run.model.experts else ("Ψr", "Ψr/G")
     return [
-        *group_claims(run),
+        *group_claims(run, shares),
         *states_claims(run, states, run.zero, *letters),
         *held,
         *(tensor_parallel.collectives(run, shares) if run.layout.tp > 1 else []),
         *(tensor_parallel.volume_claim(run, volume) for volume in of_axes if any(volume.elements)),
         *(expert_parallel.routing(run) if run.model.experts else []),
         *left_host(run, shares),
-        *tensor_parallel.total_claims(run, everything, others(run), stamps),
+        *tensor_parallel.total_claims(run, everything, volumes.others(run), stamps),
     ]
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def group_claims(run: Run) -> list[Claim]:
+def group_claims(run: Run, shares: Sequence[Share]) -> list[Claim]:
     """Parameters by group: those of experts, and all others."""
     if not run.model.experts:
         return []
-    layers = [sum(blocks_of(run, stage)) for stage in run.stages]
     dense = [
         sum(sum(run.model.without_experts(run.layout.tp)[place.tensor][unit]) for unit in own_units(run, rank))
         for rank, place in enumerate(run.places)
     ]
-    of_experts = [number * size for number, size in zip(layers, experts.sizes(run), strict=True)]
+    of_experts = [share.layers * size for share, size in zip(shares, experts.sizes(run), strict=True)]
     found = []
     for name, formula, expected in (("dense", "Ψd", dense), ("experts", "Ψe = l·ψₑE/P", of_experts)):
         counted = [counts[name] for counts in run.counted]
@@ -101,7 +81,7 @@ def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
         return []
     host = [place.host for place in run.places]
     p = run.gradient_bytes
-    promised = [p * elements for elements in host_elements(run)]
+    promised = [p * elements for elements in volumes.host_elements(run)]
     if run.model.experts:
         _, around = experts.numbers_sent(run, count_forwards(run, shares))
         for rank, at in enumerate(run.places):
@@ -110,26 +90,15 @@ def left_host(run: Run, shares: Sequence[Share]) -> list[Claim]:
         sum(nbytes for peer, nbytes in sent.items() if host[peer] != host[rank])
         for rank, sent in enumerate(run.sent_to)
     ]
-    return [on_each_rank("FSDP §3.2.2", "bytes to others", f"{p}·{HYBRID}", promised, counted, "bytes")]
+    return [on_each_rank("FSDP §3.2.2", "bytes to others", f"{p}·{volumes.HYBRID}", promised, counted, "bytes")]
 
 
 def letters(run: Run) -> Letters:
     """What the letters of its claims mean."""
-    w, at = run.layout.dp * run.layout.cp, run.layout
-    return {
-        **pipeline.letters(run),
-        **(expert_parallel.letters(run) if run.model.experts else {}),
-        "c": "positions of a context rank",
-        "ψl": "those of its last layer",
-        "Ψrest": "a rank's replicated parameters",
-        "Ψr": "a rank's parameters, padded",
-        "W": f"data{' x context' * (at.cp > 1)} ranks, {w} (in F+B+W: a backward for weights)",
-        "G": f"ranks that shard model states, {run.dividing}",
-        **({"N": f"context ranks, {at.cp}"} if at.cp > 1 else {}),
-        "g": "key/value heads to a query head",
-        **dict.fromkeys(("p", "K", "n"), f"stages, {at.pp}"),
-        "t": f"tensor ranks, {at.tp}",
-    }
+    at, mixture = run.layout, ["expert_parallel"] * (run.model.experts > 0)
+    data = f"data{' x context' * (at.cp > 1)} ranks, {at.dp * at.cp} (in F+B+W: a backward for weights)"
+    n = {"N": f"context ranks, {at.cp}"} if at.cp > 1 else {}
+    return {**letters_in("pipeline", *mixture, "parallel3d")(run), "W": data, **n}
 
 
 def print_closing(run: Run) -> None:
@@ -141,9 +110,4 @@ def print_closing(run: Run) -> None:
         print_across_hosts(stored_parameters(run)[0] * run.bytes.stored, w, g)
 
 
-class GridPromises(Promises):
-    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
-    closing, published = staticmethod(print_closing), staticmethod(print_ptd)
-
-
-PROMISES = GridPromises()
+PROMISES = Promises(claims=claims, letters=letters, needs=needs, closing=print_closing, published=print_ptd)

@@ -5,7 +5,7 @@ from typing import Any
 
 from minidist.claims import shaped
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
 from minidist.claims.run import Run
 from minidist.formulas.needs import follows_formula, needs, peaks
@@ -224,17 +224,11 @@ def sent_claims(run: Run) -> list[Claim]:
     source, formula = ("PTD §3", f"{run.gradient_bytes}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
     if pipe.schedule in pipelines.CROSSED:
         source, formula = "Chimera", f"{run.gradient_bytes}Ψi"
+    stamps = run.sent_in("control", count="messages")
     others = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
         ("in addition", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
-        (
-            "in addition",
-            "clock stamps",
-            "one a message",
-            messages,
-            run.sent_in("control", count="messages"),
-            "messages",
-        ),
+        ("in addition", "clock stamps", "one a message", messages, stamps, "messages"),
     ]
     for source, claim, formula, promised, counted, unit in others:
         if any(promised):
@@ -303,31 +297,4 @@ def shared_gradients(run: Run) -> list[int]:
     return sent
 
 
-def letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {
-        **dict.fromkeys(("p", "K", "n"), "stages"),
-        **dict.fromkeys(("PP", "D"), "parts of the model: p, or in a V 2p"),
-        "[2|p]": "1 if 2 divides p, otherwise 0",
-        "[3∤p]": "1 if 3 does not",
-        "r": "ranks of a stage",
-        "i": "one of them, from 0",
-        **dict.fromkeys(("m", "M", "N"), "micro-batches"),
-        **dict.fromkeys(("v", "V"), "chunks of a stage"),
-        "F&B": "F and B that overlap",
-        **dict.fromkeys(("F", "B", "W"), "forward, and backward for inputs and for weights, 1 each"),
-        "t": "a minibatch, from 0",
-        "k": "a micro-batch, from 0",
-        "Ψ": "parameters",
-        "Ψi": "those of a stage",
-        "ψ_emb": "of the embedding",
-        "l": "layers of a stage",
-        "f": "micro-batches in flight",
-    }
-
-
-class PipelinePromises(Promises):
-    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
-
-
-PROMISES = PipelinePromises()
+PROMISES = Promises(claims=claims, letters=letters_in("pipeline"), needs=needs)

@@ -4,7 +4,8 @@ The program finds it by name (`Chapter.promises` in `minidist/programs/chapter.p
 ranks that print nothing load no claim, no formula and no paper.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from minidist.claims.claim import Claim
 from minidist.claims.letters import Letters
@@ -12,23 +13,14 @@ from minidist.claims.run import Run
 from minidist.formulas.needs import Estimate
 
 
+@dataclass(frozen=True, kw_only=True)
 class Promises:
     """What is promised, and what else is said of a run."""
 
-    whole_run: ClassVar[bool] = False  # whether its claims are about all steps together, not about one
-    needs: ClassVar[Estimate | None] = None  # what each rank's device will need, by formula
-
-    def claims(self, run: Run) -> list[Claim]:
-        """What its papers say about a run, and what was counted."""
-        raise NotImplementedError
-
-    def letters(self, run: Run) -> Letters:
-        """What the letters of its claims' formulas mean."""
-        return {}
-
-    def closing(self, run: Run) -> None:
-        """Printed below the claims: what else is to be said of this run."""
-
-    def published(self) -> None:
-        """Printed with --published: the papers' own tables, by the formulas that checked the run."""
-        print("Figures of its papers: python -m minidist papers --run")
+    claims: Callable[[Run], list[Claim]]  # what its papers say about a run, and what was counted
+    letters: Callable[[Run], Letters] = lambda run: {}  # what the letters of its claims' formulas mean
+    needs: Estimate | None = None  # what each rank's device will need, by formula
+    closing: Callable[[Run], object] = lambda run: None  # printed below the claims: what else is to be said of this run
+    # Printed with --published: the papers' own tables, by the formulas that checked the run.
+    published: Callable[[], object] = lambda: print("Figures of its papers: python -m minidist papers --run")
+    whole_run: bool = False  # whether its claims are about all steps together, not about one

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable
 
-from minidist.claims.letters import Letters
 from minidist.claims.run import Run
 from minidist.cli.tables import make_table, number, say, show
 from minidist.memory.partition import partitions
@@ -15,21 +14,6 @@ def count_agreeing(figures: Iterable[Figure]) -> str:
     """How many of some computed figures come out as printed."""
     agree = [figure.agrees() for figure in figures]
     return f"{sum(agree)} of {len(agree)}"
-
-
-def zero_letters(run: Run) -> Letters:
-    """What the letters of ZeRO's claims mean."""
-    psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
-    padding = f", {number(padded)} with each unit's padding" * (padded > psi)
-    return {
-        "Ψ": f"parameters{padding}",
-        "N": "ranks",
-        "Ψ_p": "those that stay on every rank (--persist)",
-        "ψ": "parameters of one unit of the model",
-        "ψ_emb": "of its embedding",
-        "ψ_kept": "of the unit that stays gathered",
-        "B": "elements of a bucket",
-    }
 
 
 def say_besides(run: Run) -> None:
@@ -73,16 +57,6 @@ def print_zero_table_2() -> None:
     print(f"{count_agreeing(computed)} cells by formula are as the paper prints them.")
 
 
-def offload_letters(run: Run) -> Letters:
-    """What the letters of ZeRO-Offload's claims mean: ZeRO's, and those of its partition and its time."""
-    return {
-        **zero_letters(run),
-        "M": "Ψ, as the paper writes it",
-        "P": "forward and backward passes, of each unit 1 and 2",
-        "U": "updates, of each 4",
-    }
-
-
 def print_offload_closing(run: Run) -> None:
     """What else rank 0's device holds, and how long its host took."""
     say_besides(run)
@@ -110,11 +84,6 @@ def print_offload_tables() -> None:
     print("Last row, 4M: the paper's own 8x and its section 3 say 2M.")
 
 
-def tensor_letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {"Ψcut": "sharded parameters", "Ψrest": "replicated ones", "v": "vocabulary, padded", "t": "ranks"}
-
-
 def print_activations_tables() -> None:
     """Korthikanti's table 2 for the paper's own models."""
     table = make_table(
@@ -135,8 +104,7 @@ def print_activations_tables() -> None:
 def print_ptd() -> None:
     """The models of PTD's table 1, and what a GPU holds of them by the formulas that checked the run."""
     table = make_table(
-        left=("model",),
-        right=("h", "l", "t", "p", "W", "GPUs", "unsharded", "t·p", "and\nZeRO-1", "P, eq. 2"),
+        left=("model",), right=("h", "l", "t", "p", "W", "GPUs", "unsharded", "t·p", "and\nZeRO-1", "P, eq. 2")
     )
     for h, layers, t, p, gpus, _, _, size, *_ in ptd.TABLE_1:
         psi, w = ptd.parameters(layers, h), gpus // (t * p)

@@ -1,11 +1,11 @@
 """What a run of training did, which checks what was promised of it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
+from minidist.cli.paths import finite
 from minidist.formulas.asked import Asked
 
 
@@ -56,15 +56,12 @@ class Run(Asked):
             "parameters": self.model.parameters(),
             "precision": self.precision,
             "steps": len(self.loss),
-            "loss": [_finite(loss) for loss in self.loss],
-            "validation_loss": _finite(self.validation_loss),
+            "loss": [finite(loss) for loss in self.loss],
+            "validation_loss": finite(self.validation_loss),
             "unigram_entropy": self.unigram_entropy,
             "step_ms": self.step_ms,
             "claims": claims_as_rows(claims),
-            "sent": self.sent,
-            "sent_to": self.sent_to,
-            "received": self.received,
-            "memory": self.memory,
+            **{name: getattr(self, name) for name in ("sent", "sent_to", "received", "memory")},
             **({"counted": self.counted} if any(self.counted) else {}),
             **({"below": self.below} if any(held["all"] for rank in self.below for held in rank.values()) else {}),
             **({"moved": self.moved} if any(self.moved) else {}),
@@ -83,8 +80,3 @@ def nothing_else(run: Run, expected: float, control: int = 0) -> list[Claim]:
 def run_of(asked: Asked, **did: Any) -> Run:
     """The run that was asked for, with what it did."""
     return Run(**{each.name: getattr(asked, each.name) for each in fields(asked)}, **did)
-
-
-def _finite(value: float) -> float | None:
-    """None for a loss that has become infinite or NaN, because JSON has no word for these."""
-    return value if math.isfinite(value) else None

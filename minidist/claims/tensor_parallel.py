@@ -5,24 +5,15 @@ from dataclasses import replace
 
 from minidist.claims.activations import activation_formula, formula_of_layers, peak_of_layers
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import print_activations_tables, tensor_letters
+from minidist.claims.published import print_activations_tables
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import states_claims, whole_states
+from minidist.formulas import tensor
 from minidist.formulas.activations import all_keep
 from minidist.formulas.needs import needs
 from minidist.formulas.shares import Share, shares_of
-from minidist.formulas.tensor import (
-    GATHERS,
-    SCATTERS,
-    SHARD_GRADIENTS,
-    TENSOR_NORM,
-    WHOLES,
-    Volume,
-    end_volumes,
-    layer_volumes,
-    phases,
-)
 from minidist.formulas.volumes import Left, others
 from minidist.papers import chen
 from minidist.papers.collectives import all_reduce_messages
@@ -33,8 +24,8 @@ PAPERS_DROPOUT = 0.1
 def claims(run: Run) -> list[Claim]:
     """The claims of the chapter on tensor parallelism itself."""
     shares = shares_of(run)
-    volumes = [*layer_volumes(run, shares), *end_volumes(run, shares)]
-    letters = {TENSOR_NORM: "8(t-1)t", SHARD_GRADIENTS: f"{run.gradient_bytes}·2(t-1)Ψrest"}
+    volumes = [*tensor.layer_volumes(run, shares), *tensor.end_volumes(run, shares)]
+    letters = {tensor.TENSOR_NORM: "8(t-1)t", tensor.SHARD_GRADIENTS: f"{run.gradient_bytes}·2(t-1)Ψrest"}
     return [
         *states_claims(run, whole_states(run), 0, "(Ψcut/t+Ψrest)", "", "Megatron §3"),
         *activations(run, shares),
@@ -80,7 +71,7 @@ def activations(run: Run, shares: Sequence[Share]) -> list[Claim]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def volume_claim(run: Run, volume: Volume) -> Claim:
+def volume_claim(run: Run, volume: tensor.Volume) -> Claim:
     """What each rank was to send, next to what it sent."""
     counted = [nbytes / volume.width / volume.times for nbytes in run.sent_in(*volume.phases)]
     order = sorted(range(run.ranks), key=lambda rank: -volume.elements[rank])  # so the table shows the most
@@ -98,10 +89,10 @@ def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
         size = shares[rank].tokens(run.context) * width
         return all_reduce_messages(size, t, run.bytes.stored, run.host[rank // t * t :][:t])
 
-    kinds = {"all-reduces": (WHOLES, [of_all_reduce(rank, run.model.h) for rank in range(run.ranks)])}
+    kinds = {"all-reduces": (tensor.WHOLES, [of_all_reduce(rank, run.model.h) for rank in range(run.ranks)])}
     if run.sequence_parallel:
         halves = [t - 1] * run.ranks
-        kinds = {"all-gathers": (GATHERS, halves), "reduce-scatters": (SCATTERS, halves)}
+        kinds = {"all-gathers": (tensor.GATHERS, halves), "reduce-scatters": (tensor.SCATTERS, halves)}
     source = "Korthikanti §4" if run.sequence_parallel else "Megatron §3"
     gates = run.model.experts > 0 and not run.sequence_parallel  # sequence parallelism gathers logits instead
     times = times.replace("4l", "5l").replace("6l", "7l") if gates else times
@@ -109,7 +100,7 @@ def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
     claims = []
     for name, (names, each) in kinds.items():
         counted = []
-        for rank, messages in enumerate(run.sent_in(*phases("layers", *names), count="messages")):
+        for rank, messages in enumerate(run.sent_in(*tensor.phases("layers", *names), count="messages")):
             routed = gates * shares[rank].layers * (t > 1)  # smaller ones: k for each token
             few = routed and of_all_reduce(rank, run.model.top)
             counted.append((messages / run.passes - routed * few) / max(1, each[rank]) + routed)  # one rank sends none
@@ -117,7 +108,9 @@ def collectives(run: Run, shares: Sequence[Share]) -> list[Claim]:
     return claims
 
 
-def total_claims(run: Run, volumes: Sequence[Volume], beside: Mapping[str, Left], stamps: int = 0) -> list[Claim]:
+def total_claims(
+    run: Run, volumes: Sequence[tensor.Volume], beside: Mapping[str, Left], stamps: int = 0
+) -> list[Claim]:
     """Claims on all ranks together: what the papers leave out (`beside`), and that nothing else was sent.
 
     `beside`: other phases -> formula, bytes.
@@ -135,9 +128,6 @@ def total_claims(run: Run, volumes: Sequence[Volume], beside: Mapping[str, Left]
     return [*claims, *nothing_else(run, expected, sum(run.sent_in("control")) if stamps else 0)]
 
 
-class TensorPromises(Promises):
-    claims, needs = staticmethod(claims), staticmethod(needs)
-    letters, published = staticmethod(tensor_letters), staticmethod(print_activations_tables)
-
-
-PROMISES = TensorPromises()
+PROMISES = Promises(
+    claims=claims, letters=letters_in("tensor_parallel"), needs=needs, published=print_activations_tables
+)

@@ -32,17 +32,11 @@ def states_claims(
 
     whole, divided: the letters of the formulas, before and after the stage divides it."""
     p, g, k = run.bytes.stored, run.gradient_bytes, run.optimizer_bytes
-    return [
-        on_each_rank(
-            source or f"ZeRO §5.{max(stage, 1)}",
-            kind,
-            f"{factor}{divided if stage >= divides else whole}",
-            [getattr(state, kind) for state in states],
-            run.memory_of(kind),
-            "bytes",
-        )
-        for kind, factor, divides in (("parameters", p, 3), ("gradients", g, 2), ("optimizer", k, 1))
-    ]
+    source, made = source or f"ZeRO §5.{max(stage, 1)}", []
+    for kind, factor, divides in (("parameters", p, 3), ("gradients", g, 2), ("optimizer", k, 1)):
+        formula, held = f"{factor}{divided if stage >= divides else whole}", [getattr(of, kind) for of in states]
+        made.append(on_each_rank(source, kind, formula, held, run.memory_of(kind), "bytes"))
+    return made
 
 
 def whole_states(run: Run) -> list[zero.ModelStates]:
@@ -59,9 +53,8 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p, g = run.bytes.stored, run.gradient_bytes
     if run.model.apart or run.ahead:
-        return on_each_rank(
-            source, claim, f"{p}·(gathered + summed)", p * in_passing(run), run.memory_of("transient"), "bytes"
-        )
+        expected = p * in_passing(run)
+        return on_each_rank(source, claim, f"{p}·(gathered + summed)", expected, run.memory_of("transient"), "bytes")
     each = p * (buckets - 1) + g
     formula, expected = f"{each}(max ψ + ψ_emb)" if run.model.tied else f"{each}·max ψ", each * largest
     if constant_buffer_size(run):

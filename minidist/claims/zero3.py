@@ -1,10 +1,9 @@
 """What is promised of ZeRO-3."""
 
-from minidist.claims.activations import peak_of_layers
 from minidist.claims.claim import Claim
-from minidist.claims.data_parallel import OnDataAxis
+from minidist.claims.data_parallel import on_data_axis
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
+from minidist.claims.zero import peak_claim, persistent_claims
 from minidist.formulas import needs as formulas
 from minidist.formulas.asked import Asked
 from minidist.formulas.needs import Needs
@@ -19,17 +18,9 @@ def needs(run: Asked) -> list[Needs]:
     ]
 
 
-class ZeRO3Promises(OnDataAxis):
-    needs = staticmethod(needs)
-
-    def claims(self, run: Run) -> list[Claim]:
-        return [
-            *memory_claims(run, stage=3),
-            *persistent_claims(run),
-            peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
-            peak_of_layers(run),
-            *traffic_claims(run),
-        ]
+def passing(run: Run) -> list[Claim]:
+    """Whole units for a moment: parameters and their gradients."""
+    return [*persistent_claims(run), peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2)]
 
 
-PROMISES = ZeRO3Promises()
+PROMISES = on_data_axis(passing, estimate=needs)

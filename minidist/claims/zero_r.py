@@ -1,23 +1,14 @@
 """What ZeRO says about activations and buffers, next to what a run held, sent and moved."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Run
 from minidist.claims.tensor_parallel import collectives, lettered, total_claims, volume_claim
 from minidist.claims.zero import states_claims
 from minidist.cli.tables import number, say
-from minidist.formulas.residual import (
-    GATHERS,
-    checkpoint,
-    checkpoint_volumes,
-    data_volumes,
-    gathered_at_once,
-    is_cut,
-    needs,
-    shared_parameters,
-)
+from minidist.formulas import residual
 from minidist.formulas.shares import shares_of, states_of, stored_parameters
 from minidist.formulas.tensor import SHARD_GRADIENTS, TENSOR_NORM, WHOLES, elements, end_volumes, layer_volumes, phases
 from minidist.formulas.volumes import others
@@ -30,9 +21,9 @@ def claims(run: Run) -> list[Claim]:
     states = [states_of(run, rank) for rank in range(run.ranks)]
     volumes = [
         *layer_volumes(run, shares),
-        *checkpoint_volumes(run),
+        *residual.checkpoint_volumes(run),
         *end_volumes(run, shares),
-        *data_volumes(run),
+        *residual.data_volumes(run),
     ]
     letters = {
         SHARD_GRADIENTS: f"{run.gradient_bytes}·2(t-1)Ψrest{'' if stage else '·d'}",
@@ -57,8 +48,8 @@ def claims(run: Run) -> list[Claim]:
 def checkpoints_wait(run: Run, a: int) -> list[Claim]:
     """What waits between forward and backward. Checkpoints on the host go there and come back once per micro-batch."""
     p = run.bytes.stored
-    waiting = [run.model.layers * p * elements for elements in checkpoint(run)]
-    formula = f"l·{p}bsh{'/t' * is_cut(run)}"
+    waiting = [run.model.layers * p * elements for elements in residual.checkpoint(run)]
+    formula = f"l·{p}bsh{'/t' * residual.is_cut(run)}"
     kept = [counts["layer_activations"] for counts in run.counted]
     if run.activations != "host":
         return [on_each_rank("ZeRO §6.1", "checkpoints", formula, waiting, kept, "bytes")]
@@ -81,7 +72,9 @@ def checkpoints_pass(run: Run) -> Claim:
     on_host, cut = run.activations == "host", run.layout.tp > 1 and not run.sequence_parallel
     gathers = run.activations != "device" and cut
     bsh = elements(run, shares_of(run))
-    passing = [p * (whole * gathers + part * on_host) for whole, part in zip(bsh, checkpoint(run), strict=True)]
+    passing = [
+        p * (whole * gathers + part * on_host) for whole, part in zip(bsh, residual.checkpoint(run), strict=True)
+    ]
     terms = [f"{p}bsh" * gathers, f"{p}bsh/t" * on_host]
     formula = " + ".join(filter(None, terms)) or "0"
     return on_each_rank("arithmetic", "on the way", formula, passing, run.memory_of("messages"), "bytes")
@@ -92,7 +85,7 @@ def buffers(run: Run) -> list[Claim]:
     the gradient that embedding and head share also waits for its second part."""
     p, g, d, stage = run.bytes.stored, run.gradient_bytes, run.layout.dp, run.zero
     ranks = range(run.ranks)
-    waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
+    waiting = [residual.shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
     room = [
         g * (buffer_size(run.bucket_size or psi, d, psi) + more)
         for psi, more in zip(stored_parameters(run), waiting, strict=True)
@@ -100,7 +93,7 @@ def buffers(run: Run) -> list[Claim]:
     formula = f"{g}(B + ψ_emb)" if any(waiting) else f"{g}B"
     made = [on_each_rank("ZeRO §6.2", "buffer", formula, room, run.memory_of("bucket"), "bytes")]
     if stage == 3:
-        gathered = [p * gathered_at_once(run, rank) for rank in ranks]
+        gathered = [p * residual.gathered_at_once(run, rank) for rank in ranks]
         formula = f"{p}(max ψ + ψ_emb)" if run.model.tied else f"{p}·max ψ"
         made.append(on_each_rank("FSDP §3.2.1", "gathered", formula, gathered, run.memory_of("gathered"), "bytes"))
     return made
@@ -111,25 +104,12 @@ def buffers(run: Run) -> list[Claim]:
 
 def checkpoint_claims(run: Run) -> list[Claim]:
     """What P_a's all-gathers send on all ranks, as a percentage of what the layers' all-reduces send."""
-    if not any(sent := run.sent_in(GATHERS)):
+    if not any(sent := run.sent_in(residual.GATHERS)):
         return []
     in_layers = sum(run.sent_in(*phases("layers", *WHOLES)))
     return [
         Claim("ZeRO §8", "P_a, relative", "bsh/12bsh", 100 / 12, 100 * sum(sent) / max(in_layers, 1), "%", "all ranks")
     ]
-
-
-def letters(run: Run) -> Letters:
-    """What the letters of its claims mean."""
-    return {
-        "d": f"{run.layout.dp} data ranks",
-        "t": f"{run.layout.tp} tensor ranks",
-        "Ψr": "a rank's parameters, padded",
-        "Ψrest": "its replicated ones",
-        "ψ": "those of one unit of the model",
-        "ψ_emb": "those of the embedding",
-        "B": "elements of the buffer (--bucket-size)",
-    }
 
 
 def print_closing(run: Run) -> None:
@@ -140,9 +120,10 @@ def print_closing(run: Run) -> None:
         say(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
 
 
-class ZeRORPromises(Promises):
-    claims, needs, letters = staticmethod(claims), staticmethod(needs), staticmethod(letters)
-    closing, published = staticmethod(print_closing), staticmethod(print_zero_table_2)
-
-
-PROMISES = ZeRORPromises()
+PROMISES = Promises(
+    claims=claims,
+    letters=letters_in("zero_r"),
+    needs=residual.needs,
+    closing=print_closing,
+    published=print_zero_table_2,
+)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.letters import Letters
+from minidist.claims.letters import letters_in
 from minidist.claims.promises import Promises
-from minidist.claims.published import print_zero_closing, zero_letters
+from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run, nothing_else
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
@@ -67,11 +67,4 @@ def print_closing(run: Run) -> None:
         )
 
 
-class ZeROppPromises(Promises):
-    claims, closing = staticmethod(claims), staticmethod(print_closing)
-
-    def letters(self, run: Run) -> Letters:
-        return {"W": "ranks", "G": "ranks of a host", "H": "hosts", **zero_letters(run)}
-
-
-PROMISES = ZeROppPromises()
+PROMISES = Promises(claims=claims, letters=letters_in("zeropp", "zero"), closing=print_closing)

@@ -15,20 +15,7 @@ from minidist.papers.decoder import DENSE, MIXTURE, Decoder, Latent, Mixture
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TYPES: dict[str, dict[str, Any]] = TABLES["types"]
-GPT2 = {  # its keys, by the names that other types have for them
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-    "intermediate_size": "n_inner",
-}
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-SILENT = (  # keys of a config.json that change no size
-    *("architectures", "transformers_version", "dtype", "torch_dtype", "initializer", "use_cache", "pretraining_tp"),
-    *("hidden_act", "activation", "bos_", "eos_", "pad_token_id", "rope", "rotary", "partial_rotary", "dropout"),
-    *("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_topk", "router_", "output_", "softcap", "auto_map"),
-    *("quantization", "_name_or_path", "task_specific", "summary", "scal", "topk_", "n_group", "attn_impl", "pdrop"),
-)
 LARGEST = 10**9  # the largest size in config.json
 
 
@@ -105,7 +92,7 @@ def shape_of(config: dict[str, Any], path: str) -> Decoder:
     if kind not in TYPES:
         raise UsageError(f"{path}: {_why_not(config)}; or say --parameters N alone")
     fixed, reads = dict(TYPES[kind].get("is", {})), TYPES[kind].get("reads", {})
-    names = GPT2 if kind == "gpt2" else {}
+    names = dict(TYPES[kind].get("names", {}))
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):  # one thing
         names |= {key: name for key in ("num_local_experts", "n_routed_experts") if key in reads and name in config}
     of = _Config(config, path, reads, names)
@@ -174,7 +161,7 @@ def _why_not(config: dict[str, Any]) -> str:
     missing = [name for name in (*SIZES, "max_position_embeddings") if name not in config]
     known = {*SIZES, "max_position_embeddings", "model_type", "tie_word_embeddings"}
     known |= {key for of in TYPES.values() for key in of.get("reads", {})}
-    own = [name for name in config if name not in known and not any(part in name for part in SILENT)]
+    own = [name for name in config if name not in known and not any(part in name for part in TABLES["silent"])]
     said = f"model_type {kind!r:.40} is not here: {', '.join(TYPES)} are"
     said += f". It would need {', '.join(missing)}" * bool(missing)
     return said + f". Of its fields, these are unknown: {', '.join(own[:12])}" * bool(own)

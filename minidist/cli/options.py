@@ -180,7 +180,7 @@ READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, 
 def in_one_process(work: Callable[[], int | None]) -> int:
     """Run a program without ranks; returns the exit status. An error that the user can fix gives one line, even if
     mpirun has started the program several times by mistake."""
-    status = READER_LEFT
+    status, line = READER_LEFT, ""
     output.guard()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.unwind_at_signals()
@@ -188,24 +188,21 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         try:
             status = work() or 0
         except UsageError as error:
-            status = 2
-            if not environment.rank():
-                print(f"minidist: error: {output.in_a_line(str(error))}", file=sys.stderr)
+            status, line = 2, "" if environment.rank() else output.in_a_line(str(error))
         except Stopped as error:
-            status = error.status
-            print(f"minidist: error: {error}", file=sys.stderr)
+            status, line = error.status, str(error)
         except OSError as error:
             if error.errno not in UNUSABLE or error.filename is None:
                 raise
-            status = 2
-            print(f"minidist: error: {output.in_a_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            status, line = 2, output.in_a_line(f"{error.filename}: {error.strerror}")
         except MemoryError as error:
-            status = 2
-            print(f"minidist: error: {output.no_memory(error)}", file=sys.stderr)
+            status, line = 2, output.no_memory(error)
         except Finished as finished:
             status = 0
             if not environment.rank():
                 print(finished)
+        if line:
+            print(f"minidist: error: {line}", file=sys.stderr)
         sys.stdout.flush()
         status = output.verdict(status)
     except BrokenPipeError:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import stat
@@ -121,6 +122,11 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 def as_json(document: dict[str, Any]) -> bytes:
     return f"{json.dumps(document, indent=1)}\n".encode()
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, which has no word for a number that is infinite or NaN: None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_output(path: str, content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, TypeVar
 
 from minidist.cli.fields import Parsed, choice, fill, flag, option, output, part, path_to, ranks_option, whole
 from minidist.cli.options import Parser, at_least, memory_size, path_name, some_text, timeout, within
@@ -99,17 +99,9 @@ class MixtureOptions:
 DENSE = MixtureOptions()
 
 
-@runtime_checkable
-class Mixed(Protocol):
-    """A chapter's own options, if its models may have experts."""
-
-    @property
-    def mixture(self) -> MixtureOptions: ...
-
-
 def mixture_of(own: object) -> MixtureOptions:
-    """The experts that a chapter's own options ask for."""
-    return own.mixture if isinstance(own, Mixed) else DENSE
+    """The experts that a chapter's own options ask for, if its models may have some."""
+    return getattr(own, "mixture", DENSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +142,7 @@ class FileOptions:
     """The text, files, and memories."""
 
     data: str | None = option(
-        None,
-        path_name,
-        "FILE",
-        "a UTF-8 text, or JSONL; default: help pages of Python",
-        formerly="--text",
+        None, path_name, "FILE", "a UTF-8 text, or JSONL; default: help pages of Python", formerly="--text"
     )
     sample: int = option(0, at_least(0, LONGEST_SAMPLE), "N", "rank 0 prints N characters that the model writes")
     text_field: str | None = option(None, some_text, "NAME", "JSONL: the field of the text; default: text")

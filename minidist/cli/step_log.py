@@ -5,10 +5,10 @@ python -c 'import pandas; print(pandas.read_json("steps.jsonl", lines=True))'
 """
 
 import json
-import math
 import os
 from typing import Any
 
+from minidist.cli.paths import finite
 from minidist.mpi import output
 from minidist.system import files
 
@@ -29,8 +29,8 @@ class StepLog:
             output.lost(path, error)
 
     def write(self, **step: Any) -> None:
-        """Write a step's values. JSON has no infinite numbers: they are null."""
-        line = json.dumps({name: value if is_finite(value) else None for name, value in step.items()})
+        """Write a step's values."""
+        line = json.dumps({name: finite(value) for name, value in step.items()})
         if self.path == "-":
             print(line, flush=True)
         elif self.file >= 0:
@@ -48,7 +48,3 @@ class StepLog:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-
-
-def is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

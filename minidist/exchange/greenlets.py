@@ -97,8 +97,7 @@ class Turns(Generic[T]):
 
     def frame(self, rank: int) -> FrameType | None:
         """Where a rank that waits has stopped; None if it has finished, or not begun."""
-        frame: FrameType | None = self._ranks[rank].gr_frame
-        return frame
+        return self._ranks[rank].gr_frame
 
     def _end(self) -> None:
         """End the ranks that have not finished: they close what they have open."""

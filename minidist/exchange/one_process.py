@@ -236,8 +236,7 @@ class GreenletPort:
     def recv_control(self, source: int) -> bytes:
         receive = self._recv(None, source, self._lane(CONTROL))
         self._await(receive)
-        message: bytes = receive.array
-        return message
+        return receive.array
 
     def post(self, letter: bytes, dest: int, box: int) -> StartedOperation:
         return self._send(letter, dest, 0, self._lane(2 * box))

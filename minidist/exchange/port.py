@@ -81,8 +81,7 @@ class Desk:
 
     def block(self, call: str, *operations: Pending) -> list[Arrived]:
         """Wait until these operations are complete; return their results."""
-        results: list[Arrived] = self.ask("block", call, [operation.start.number for operation in operations])
-        return results
+        return self.ask("block", call, [operation.start.number for operation in operations])
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """The exchange's answer to a question."""
@@ -156,8 +155,7 @@ class ExchangePort:
         return [handle for handle in handles if handle.result is None]
 
     def probe(self) -> int | None:
-        source: int | None = self._desk.ask("probe", self._name)
-        return source
+        return self._desk.ask("probe", self._name)
 
     # ---- groups -----------------------------------------------------------------------------------------------------
 

@@ -78,11 +78,9 @@ def mean_tokens(run: Asked) -> Fraction:
 
 def room(run: Asked) -> int | None:
     """C: the rows of a rank for which an expert has room; None without a capacity."""
-    return (
-        None
-        if run.capacity is None
-        else switch.capacity(mean_tokens(run), run.model.experts, run.model.top, run.capacity)
-    )
+    if run.capacity is None:
+        return None
+    return switch.capacity(mean_tokens(run), run.model.experts, run.model.top, run.capacity)
 
 
 def rows(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[int], str]:
@@ -133,18 +131,8 @@ def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
     t = run.layout.tp
     hidden = 8 * h / t if run.model.name == "gpt" else 3 * chunk_sizes(run.model.mlp_width, t)[part]
     made, arrived = rows_of_mixture(run, rank, tokens)
-    of = switch.mixture_activations(
-        tokens,
-        run.model.experts,
-        run.model.top,
-        h,
-        hidden,
-        made,
-        arrived,
-        run.bytes.stored,
-        run.bytes.computed,
-        run.balance > 0,
-    )
+    sizes = tokens, run.model.experts, run.model.top, h, hidden, made, arrived, run.bytes.stored, run.bytes.computed
+    of = switch.mixture_activations(*sizes, run.balance > 0)
     if run.sequence_parallel and run.balance:  # the probabilities of the rank's own positions, once more
         of += run.bytes.computed * tokens / t * run.model.experts
     return of - run.bytes.stored * tokens * hidden

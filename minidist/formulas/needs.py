@@ -6,9 +6,9 @@ but the need of the fullest moment below. While one micro-batch is at work in a 
 `flights.py` counts them, and those that wait for W alone hold what `postponed.py` says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import mul
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from minidist.formulas.activations import Kept, keeps
 from minidist.formulas.asked import Asked
@@ -60,10 +60,7 @@ class Needs(NamedTuple):
         return self._replace(kinds=self.kinds | kinds, total=self.total + more)
 
 
-class Estimate(Protocol):
-    """A formula for what each rank's device will need."""
-
-    def __call__(self, run: Asked, /) -> list[Needs]: ...
+Estimate = Callable[[Asked], list[Needs]]  # a formula for what each rank's device will need
 
 
 def needs(run: Asked) -> list[Needs]:

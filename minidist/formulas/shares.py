@@ -8,7 +8,6 @@ from typing import NamedTuple
 from minidist.formulas import experts
 from minidist.formulas.asked import Asked
 from minidist.formulas.experts import Stored
-from minidist.layout import Layout
 from minidist.papers import chen, context, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.decoder import MIXTURE
@@ -16,15 +15,13 @@ from minidist.papers.decoder import MIXTURE
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
-def stage_parts(pipe: Layout, stage: int) -> list[range]:
-    """The units of each chunk of a stage, from 1, as the papers lay them out."""
-    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
-
-
 def chunks_of(run: Asked, stage: int) -> list[range]:
-    """The units of each chunk of a stage, from 1: the embedding is 0, the layers follow, the head is the last. Without
-    a pipeline, there is one chunk, with all units."""
-    return stage_parts(run.layout, stage) if run.layout.parts else [range(run.model.layers + 2)]
+    """The units of each chunk of a stage, from 1, as the papers lay them out: the embedding is 0, the layers follow,
+    the head is the last. Without a pipeline, there is one chunk, with all units."""
+    pipe = run.layout
+    if not pipe.parts:
+        return [range(run.model.layers + 2)]
+    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
 
 
 def own_units(run: Asked, rank: int) -> list[int]:
@@ -80,15 +77,12 @@ def parts_of(run: Asked, sequences: int) -> list[Part]:
     ]
 
 
-def shares_of(run: Asked, through: bool = False) -> list[Share]:
-    """The share of a micro-batch that each rank works on. through: in a cross, of the chunk that it goes through, not
-    of both that the rank has."""
+def shares_of(run: Asked) -> list[Share]:
+    """The share of a micro-batch that each rank works on."""
     head, found = run.model.layers + 1, []
     ends_again = run.staged and run.recompute == "full"
     for part, stage in zip(parts_of(run, run.micro_batch), run.stages, strict=True):
         chunks = chunks_of(run, stage)
-        if through and run.layout.schedule in pipelines.CROSSED and run.staged:
-            chunks = chunks[:1]
         own = {unit for chunk in chunks for unit in chunk}
         again = sum(chen.runs_again(run.recompute, len({*chunk} - {0, head})) for chunk in chunks)
         length = part.c if run.scheme else None

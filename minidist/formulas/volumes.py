@@ -94,7 +94,8 @@ def every_flat(of: Stored) -> bool:
 def data_elements(run: Asked, rank: int, counts: Callable[[Stored], bool] = every_flat) -> dict[str, float]:
     """Elements that a rank sends along the data axis in a step, by phase, for its part of the model: ZeRO's volume, for
     the Flats that as many ranks divide. counts: whether a Flat counts."""
-    kept = [of for unit in kept_units(run) for of in flats(run, rank)[unit]]
+    of_head = [*[0] * run.model.tied, run.model.layers + 1]  # the units that it reads
+    kept = [of for unit in of_head * run.keep_last for of in flats(run, rank)[unit]]
     once, again, twice, not_again = (
         among(filter(counts, of)) for of in (stored(run, rank), regathered(run, rank), read_twice(run, rank), kept)
     )
@@ -114,11 +115,6 @@ def among(flats: Iterable[Stored]) -> Counter[int]:
     for of in flats:
         found[of.among] += of.size
     return found
-
-
-def kept_units(run: Asked) -> list[int]:
-    """The units that stay gathered from the forward to the backward: those that the head reads."""
-    return [0] * (run.keep_last and run.model.tied) + [run.model.layers + 1] * run.keep_last
 
 
 def read_twice(run: Asked, rank: int) -> list[Stored]:

@@ -40,25 +40,18 @@ AFTER_ONE_LEFT = 0.25  # seconds after a rank has finished, until the first look
 
 
 def launch(
-    target: str,
-    n: int,
-    *args: Any,
-    timeout: float = 60.0,
-    env: dict[str, str] | None = None,
-    cwd: str | Path | None = None,
-    mpiexec: str | None = None,
-    watch: Watch | None = None,
-    **kwargs: Any,
+    target: str, n: int, *args: Any, timeout: float = 60.0, watch: Watch | None = None, **how: Any
 ) -> JobOutcome:
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
 
     target is "module:function" or "path/to/file.py:function"; a file's folder is put on the ranks' sys.path, before the
     entries of this process. Arguments and results must be values that encode.py can write. timeout is in seconds, for
-    the whole job; env adds to the environment. Raises UsageError if there is nothing to start, or no room for it. What
-    happens on the ranks is in the returned Job, never an exception. With `watch`, so is a KeyboardInterrupt.
+    the whole job. how: arguments of `started`, and of the target. Raises UsageError if there is nothing to start, or no
+    room for it. What happens on the ranks is in the returned Job, never an exception. With `watch`, so is a
+    KeyboardInterrupt.
     """
-    with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
-        return running.wait(timeout) if watch is None else running.wait_watched(timeout, watch)
+    with started(target, n, *args, **how) as running:
+        return running.wait(timeout, watch)
 
 
 @contextmanager
@@ -71,7 +64,8 @@ def started(
     mpiexec: str | None = None,
     **kwargs: Any,
 ) -> Iterator["Running"]:
-    """The same job, which runs while the context lasts; its remaining processes are killed at the end."""
+    """The same job, which runs while the context lasts; its remaining processes are killed at the end. env adds to the
+    environment."""
     if n < 1:
         raise UsageError(f"a job needs at least 1 rank, not {n}")
     place, _, name = target.rpartition(":")
@@ -179,22 +173,20 @@ class Running:
     looks: int = 0  # taken so far
     ended: bool = False
 
-    def wait(self, timeout: float) -> JobOutcome:
-        """Wait until the job has ended, or end it `timeout` seconds from now; return how it ended."""
-        job = self.wait_until(lambda: False, timeout)
-        assert job is not None
-        return job
-
-    def wait_watched(self, timeout: float, watch: Watch) -> JobOutcome:
-        """The same, with an observer. A KeyboardInterrupt ends the job."""
+    def wait(self, timeout: float, watch: Watch | None = None) -> JobOutcome:
+        """Wait until the job has ended, or end it `timeout` seconds from now; return how it ended. If it has an
+        observer, a KeyboardInterrupt also ends it."""
 
         def look_on() -> bool:
-            watch(functools.partial(last_output, self.folder, self.n))
+            if watch:
+                watch(functools.partial(last_output, self.folder, self.n))
             return False
 
         try:
             job = self.wait_until(look_on, timeout)
         except KeyboardInterrupt:
+            if not watch:
+                raise
             looks = self._look()
             self.end()
             job = collect(self.folder, self.n, ("interrupted", "was interrupted", looks), self._seconds())

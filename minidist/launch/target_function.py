@@ -16,8 +16,7 @@ def find_function(target: str) -> Callable[..., Any]:
     """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on sys.path."""
     place, _, name = target.rpartition(":")
     module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
-    function: Callable[..., Any] = getattr(module, name)
-    return function
+    return getattr(module, name)
 
 
 def load_file(file: str) -> ModuleType:

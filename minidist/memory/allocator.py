@@ -35,6 +35,5 @@ def mallopt() -> Callable[[int, int], int]:
     """glibc's function that sets an option; without glibc, one that sets none."""
     with suppress(OSError, AttributeError):
         if sys.platform == "linux":
-            found: Callable[[int, int], int] = ctypes.CDLL("libc.so.6").mallopt
-            return found
+            return ctypes.CDLL("libc.so.6").mallopt
     return lambda option, value: 0

@@ -10,15 +10,8 @@ BLUE, ORANGE, GREEN, RED, PURPLE = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "
 GREY = "#9a9a9a"  # lines and quantities without a color; readable on white and on black
 LIGHT = "#dddddd"
 QUANTITIES = {
-    **{
-        "parameters": BLUE,
-        "gradients": ORANGE,
-        "optimizer": GREEN,
-        "stash": "#7fa9d6",
-        "outer": "#9cc79e",
-        "error": "#e7b3b6",
-        "secondary": "#b59a6b",
-    },
+    **{"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "stash": "#7fa9d6", "outer": "#9cc79e"},
+    **{"error": "#e7b3b6", "secondary": "#b59a6b"},
     **{"activations": PURPLE, "ends": "#c9bddd", "persistent": "#5fc4c9", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
     **{"messages": RED, "workspace": LIGHT},
 }

@@ -230,7 +230,6 @@ class Attention:
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
         """The core is cheap to compute, and its activations are most of what a layer keeps: 5as/h of 34 + 5as/h. So
         selective recomputation recomputes the core (Korthikanti et al. 2022, section 5)."""
-
         if batch.tiled:
             return ops.tiled_attention(qkv, self.heads, self.kv_heads, partial(self.drop, batch))
 

@@ -41,10 +41,6 @@ class Precision:
         """Bytes of one stored element: of a parameter, of an activation, and on the wire."""
         return np.dtype(self.stored).itemsize
 
-    def optimizer_bytes(self, moments: int) -> int:
-        """The papers' K: bytes of optimizer state per parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
-        return (moments + self.mixed) * np.dtype(self.updated).itemsize
-
     def store(self, pool: ArrayPool, kind: str) -> Store:
         """A store in which tapes keep activations; the pool counts them under this kind."""
         return Store(self.stored if self.mixed else None, pool, kind)

@@ -138,8 +138,7 @@ class Chapter(Training[Own]):
     @cached_property
     def promises(self) -> "Promises":
         """What its papers promise."""
-        found: Promises = importlib.import_module(f"minidist.claims.{self.name}").PROMISES
-        return found
+        return importlib.import_module(f"minidist.claims.{self.name}").PROMISES
 
     @property
     def needs(self) -> "Estimate | None":
@@ -147,12 +146,7 @@ class Chapter(Training[Own]):
         return self.promises.needs
 
     def job(
-        self,
-        arguments: Sequence[str],
-        ranks: int,
-        *,
-        made: Parser | None = None,
-        optimizer: Optimizer | None = None,
+        self, arguments: Sequence[str], ranks: int, *, made: Parser | None = None, optimizer: Optimizer | None = None
     ) -> Job[Own]:
         """The job that a command line asks for. Raises UsageError for options that cannot work. optimizer: replaces
         the options' optimizer."""

@@ -17,14 +17,8 @@ from minidist.layout import Layout
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Linear, Unit
 from minidist.parallel3d import grid
-from minidist.programs.axes import (
-    ContextOptions,
-    DividedOptions,
-    check_context,
-    check_division,
-    choose_ep,
-    nearest_divisor,
-)
+from minidist.programs import axes
+from minidist.programs.axes import ContextOptions, DividedOptions
 from minidist.programs.chapter import Chapter
 from minidist.programs.serial import Serial
 
@@ -72,9 +66,9 @@ def lay_out(o: FSDPOptions, ranks: int) -> Layout:
     if o.strategy == "hybrid_shard":
         shard = o.ranks_per_host or (dp if dp % 2 else dp // 2)
     if dp % shard:
-        works = nearest_divisor(dp, shard)
+        works = axes.nearest_divisor(dp, shard)
         raise UsageError(f"{dp} ranks are no hosts of {shard} each: use --ranks-per-host {works}")
-    ep = choose_ep(o.mixture.experts, o.mixture.ep, shard * o.cp) if o.mixture.experts else 1
+    ep = axes.choose_ep(o.mixture.experts, o.mixture.ep, shard * o.cp) if o.mixture.experts else 1
     return Layout(dp=dp, cp=o.cp, hosts=dp // shard, ep=ep)
 
 
@@ -100,10 +94,10 @@ class FSDPChapter(Chapter[FSDPOptions]):
         own = line.own
         check_strategy(own, line.training.accumulate)
         if ranks % own.cp:
-            works = nearest_divisor(ranks, own.cp)
+            works = axes.nearest_divisor(ranks, own.cp)
             raise UsageError(f"--cp {own.cp} does not divide {ranks} ranks: use --cp {works}")
-        check_context(line.model, own.how.scheme, own.cp)
-        check_division(own.mixture)
+        axes.check_context(line.model, own.how.scheme, own.cp)
+        axes.check_division(own.mixture)
         return lay_out(own, ranks)
 
     def complete(self, line: Line[FSDPOptions], layout: Layout) -> Line[FSDPOptions]:

@@ -16,17 +16,8 @@ from minidist.pipeline import Pipeline
 from minidist.pp import fit as pipelines
 from minidist.pp.fit import CONTIGUOUS
 from minidist.pp.schedules import SCHEDULES
-from minidist.programs.axes import (
-    ContextOptions,
-    DividedOptions,
-    check_context,
-    check_division,
-    check_tensor,
-    choose_ep,
-    choose_hosts,
-    sequence_flag,
-    stage_option,
-)
+from minidist.programs import axes
+from minidist.programs.axes import ContextOptions, DividedOptions
 from minidist.programs.chapter import Chapter
 from minidist.programs.clocks import show_clocks
 from minidist.programs.grid import Grid, choose
@@ -45,7 +36,7 @@ class GridOptions:
     cp: int = whole("N", "context ranks: they shard sequences", 1)
     how: ContextOptions = part(ContextOptions)
     mixture: DividedOptions = part(DividedOptions)
-    zero: int = stage_option(1)
+    zero: int = axes.stage_option(1)
     ranks_per_host: int | None = whole("G", "data ranks on a host: --zero 3 or --host-limit", also="--shard")
     host_limit: int | None = whole("H", "hosts to which a token may go; default: any")
     schedule: str | None = choice(WITH_FLUSH, None, "with a flush: pipeline --draw all; default: 1f1b")
@@ -55,7 +46,7 @@ class GridOptions:
     first_layers: int | None = whole("N", "layers of the first stage; default: as many as others", least=0)
     last_layers: int | None = whole("N", "layers of the last stage; default: likewise", least=0)
     trace: str | None = output("write the timelines for https://ui.perfetto.dev")
-    sequence_parallel: bool = sequence_flag()
+    sequence_parallel: bool = axes.sequence_flag()
 
 
 def check_text(path: str | None) -> None:
@@ -80,9 +71,9 @@ def check_hosts(own: GridOptions) -> None:
 def fit(line: Line[GridOptions], grid: Grid) -> Layout:
     """The complete layout of a grid. Raises UsageError if it is impossible, alone or with the other options."""
     (dp, pp, tp, cp), own, model, accumulate = grid, line.own, line.model, line.training.accumulate
-    check_tensor(model, own.sequence_parallel, tp)
-    check_context(model, own.how.scheme, cp, tp)
-    check_division(own.mixture)
+    axes.check_tensor(model, own.sequence_parallel, tp)
+    axes.check_context(model, own.how.scheme, cp, tp)
+    axes.check_division(own.mixture)
     if own.sequence_parallel and cp > 1 and model.context % (2 * cp * tp):
         raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
     check_hosts(own)
@@ -90,8 +81,8 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
-    ep = choose_ep(own.mixture.experts, own.mixture.ep, shard * cp) if own.mixture.experts else 1
-    ep_hosts = choose_hosts(own.mixture, own.ranks_per_host, own.host_limit, ep, cp) if own.host_limit else 1
+    ep = axes.choose_ep(own.mixture.experts, own.mixture.ep, shard * cp) if own.mixture.experts else 1
+    ep_hosts = axes.choose_hosts(own.mixture, own.ranks_per_host, own.host_limit, ep, cp) if own.host_limit else 1
     if pp == 1 and first_given(own, "schedule", "chunks", "contiguous", "trace"):
         raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
     if own.micro_batches and accumulate not in (1, own.micro_batches):
@@ -131,18 +122,9 @@ class Parallel3DChapter(Chapter[GridOptions]):
         return replace(job, layout=pipelines.cut(job.layout, job.units, *sizes))
 
     def make(self, job: Job[GridOptions], comm: Comm) -> Driver:
-        own = job.own
-        return parallel3d.grid(
-            job.units,
-            job.settings,
-            comm,
-            job.layout,
-            own.zero,
-            own.sequence_parallel,
-            own.how.scheme,
-            own.how.positions,
-            host_limit=own.host_limit,
-        )
+        own, at = job.own, job.layout
+        how = own.zero, own.sequence_parallel, own.how.scheme, own.how.positions
+        return parallel3d.grid(job.units, job.settings, comm, at, *how, host_limit=own.host_limit)
 
     def serial(self, job: Job[GridOptions]) -> Serial:
         few = pipelines.few_micro_batches(job.layout)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
@@ -22,19 +22,8 @@ from minidist.memory import plot
 from minidist.train import History, print_sample, step_times
 
 
-class Reported(Protocol):
-    """What a chapter says about its runs."""
-
-    @property
-    def promises(self) -> Promises: ...
-
-    def closing(self, run: Run) -> None: ...
-
-    def title(self, job: Job) -> str: ...
-
-
 def report(
-    chapter: Reported,
+    chapter: Any,
     job: Job,
     engine: Engine,
     history: History,
@@ -44,14 +33,18 @@ def report(
 ) -> int:
     """Check and print what a run did; returns the exit status: 1 if a claim does not hold.
 
-    everyone: what each rank counted, by field of `Run`. held: each rank's memory during a step, to be drawn. weights:
-    the model's, to write a sample with."""
+    chapter: a `Chapter`. everyone: what each rank counted, by field of `Run`. held: each rank's memory during a step,
+    to be drawn. weights: the model's, to write a sample with."""
     files = job.files
     run = summarise(job, history, everyone)
-    promises = chapter.promises
+    promises: Promises = chapter.promises
     complete = history.sent is not None  # a step that overflows sends less than the papers say
-    checked = [*of_every_chapter(run, promises.claims(run)), *witness_claims(run)] if complete else []
-    checked += proof_claims(job.proof, run.loss, job.training.precision) if complete else []
+    checked = list[Claim]()
+    if complete:
+        checked = promises.claims(run)
+        if checked:  # serial training has none
+            checked = [*checked, share_claim(run, [counted["tokens"] for counted in run.counted])]
+        checked = [*checked, *witness_claims(run), *proof_claims(job.proof, run.loss, job.training.precision)]
     if not files.quiet:
         with suppress(BrokenPipeError):  # the reader (head, less) has left
             print_report(run, checked, promises.letters(run), promises.whole_run, job.proof)
@@ -87,11 +80,6 @@ def why_not(engine: Engine) -> str:
             f"the loss scale is still coming down, and is {scale:g} now: use more --steps, or begin with a smaller one"
         )
     return "lower --lr"
-
-
-def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
-    """A chapter's claims, and the one that all chapters make; [] if the chapter has none, like serial training."""
-    return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
 def say_needs(job: Job, estimate: Estimate | None) -> None:

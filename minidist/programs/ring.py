@@ -25,31 +25,22 @@ def whole_sum(inputs: Inputs, rank: int) -> np.ndarray:
     return inputs.total
 
 
+# Each with its formula, what the busiest rank sends, and whether that depends on which ranks share a host.
+ALL_REDUCES: dict[str, tuple[Any, ...]] = {
+    "ring": (ring.all_reduce, formulas.ring_all_reduce, "2(N-1)/N·S"),
+    "server": (collectives.server_all_reduce, formulas.server_all_reduce, "(N-1)·S"),
+    "tree": (collectives.tree_all_reduce, formulas.tree_all_reduce, "⌈lg N⌉·S"),
+    "doubling": (collectives.doubling_all_reduce, formulas.doubling_all_reduce, "lg p·S"),
+    "halving": (collectives.halving_doubling_all_reduce, formulas.halving_doubling_all_reduce, "2(p-1)/p·S"),
+    "binary tree": (collectives.binary_tree_all_reduce, formulas.binary_tree_all_reduce, "3·S"),
+    "double tree": (collectives.double_tree_all_reduce, formulas.double_tree_all_reduce, "2·S"),
+    "hierarchical": (collectives.hierarchical_all_reduce, formulas.hierarchical_all_reduce, "2(N-1)/N·S", True),
+    "hosts first": (collectives.hosts_first_ring, formulas.hosts_first_ring, "2(N-1)/N·S", True),
+    "hosts last": (collectives.hosts_last_ring, formulas.hosts_last_ring, "2(N-1)/N·S", True),
+}
+
 COLLECTIVES = {
-    "all-reduce ring": Collective(ring.all_reduce, whole_sum, formulas.ring_all_reduce, "2(N-1)/N·S"),
-    "all-reduce server": Collective(collectives.server_all_reduce, whole_sum, formulas.server_all_reduce, "(N-1)·S"),
-    "all-reduce tree": Collective(collectives.tree_all_reduce, whole_sum, formulas.tree_all_reduce, "⌈lg N⌉·S"),
-    "all-reduce doubling": Collective(
-        collectives.doubling_all_reduce, whole_sum, formulas.doubling_all_reduce, "lg p·S"
-    ),
-    "all-reduce halving": Collective(
-        collectives.halving_doubling_all_reduce, whole_sum, formulas.halving_doubling_all_reduce, "2(p-1)/p·S"
-    ),
-    "all-reduce binary tree": Collective(
-        collectives.binary_tree_all_reduce, whole_sum, formulas.binary_tree_all_reduce, "3·S"
-    ),
-    "all-reduce double tree": Collective(
-        collectives.double_tree_all_reduce, whole_sum, formulas.double_tree_all_reduce, "2·S"
-    ),
-    "all-reduce hierarchical": Collective(
-        collectives.hierarchical_all_reduce, whole_sum, formulas.hierarchical_all_reduce, "2(N-1)/N·S", by_host=True
-    ),
-    "all-reduce hosts first": Collective(
-        collectives.hosts_first_ring, whole_sum, formulas.hosts_first_ring, "2(N-1)/N·S", by_host=True
-    ),
-    "all-reduce hosts last": Collective(
-        collectives.hosts_last_ring, whole_sum, formulas.hosts_last_ring, "2(N-1)/N·S", by_host=True
-    ),
+    **{f"all-reduce {name}": Collective(run, whole_sum, *of) for name, (run, *of) in ALL_REDUCES.items()},
     "reduce-scatter ring": Collective(
         ring.reduce_scatter,
         lambda inputs, rank: inputs.total[ring.chunk(inputs.size, inputs.n, rank)],
@@ -102,8 +93,7 @@ class RingChapter(Program[RingOptions]):
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> RingOptions:
         own = parse(self.parser(), arguments).of(RingOptions)
-        n, g = comm.size, own.ranks_per_host or 1
-        if n % g:
+        if (g := own.ranks_per_host or 1) > 1 and (n := comm.size) % g:
             raise UsageError(f"{n} ranks are no hosts of {g} each: use --ranks-per-host {nearest_divisor(n, g)}")
         check_writable("--json", own.json if own.json != "-" else None)
         return own

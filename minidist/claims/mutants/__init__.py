@@ -24,7 +24,6 @@ of numbers out (claims/proof.py), which would end some mutants early; mutants of
 The folder record/ has published bugs, which `minidist/bugs/` runs: `python -m minidist bugs`.
 """
 
-import functools
 import json
 import math
 import os
@@ -41,6 +40,7 @@ from typing import Any
 import minidist
 from minidist import UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches, read_text
+from minidist.claims.reports import count_here
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.cli.tables import make_table, mark, show
@@ -157,7 +157,8 @@ def perform(mutant: Mutant) -> Verdict:
         document = json.loads(report.read_text(encoding="utf-8"))
         holds = {name_of(claim): claim["holds"] for claim in document["claims"]}
         if mutant.layout is not None:
-            pairs = zip(document["loss"], losses_of_serial_training(mutant.options), strict=True)
+            serial = count_here(1, f"train {mutant.options}")["loss"]
+            pairs = zip(document["loss"], serial, strict=True)
             holds["serial training, losses"] = all(math.isclose(loss, right, rel_tol=1e-9) for loss, right in pairs)
         return Verdict(mutant, holds)
 
@@ -191,16 +192,6 @@ def python_in(folder: str) -> dict[str, str]:
     """The environment in which Python imports the copy."""
     path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
     return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-@functools.cache
-def losses_of_serial_training(options: str) -> list[float]:
-    """The losses of the correct program, on one process."""
-    program = [sys.executable, "-m", "minidist.train", *options.split(), "--json", "-"]
-    done = processes.run(program, TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    done.check_returncode()
-    losses: list[float] = json.loads(done.stdout)["loss"]
-    return losses
 
 
 def name_of(claim: dict[str, Any]) -> str:
