@@ -31,7 +31,7 @@ from minidist.mr.jobs import WordCount
 from minidist.mr.plan import Plan, TaskResult
 from minidist.mr.report import claims
 from minidist.mr.tasks import Tasks
-from programs import run_chapter, run_python
+from programs import PATHS, run_chapter, run_python
 from tables import table
 
 TESTS = Path(__file__).parent
@@ -413,8 +413,11 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
         assert mpirun(3, *line, "--inject", moment).returncode != 0
     else:  # whenever that is
         words = ["-m", "minidist.mapreduce", *line, "--inject", "slow:1:100", "--inject", "slow:2:100"]
-        with subprocess.Popen([*mpiexec_for(3), sys.executable, *words], start_new_session=True) as process:
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        how: dict[str, Any] = {**silent, "env": {**os.environ, "PYTHONPATH": PATHS}, "start_new_session": True}
+        with subprocess.Popen([*mpiexec_for(3), sys.executable, *words], **how) as process:
             time.sleep(moment)
+            assert process.poll() is None
             os.killpg(process.pid, signal.SIGKILL)
         time.sleep(0.3)  # the ranks see that mpiexec has gone
     committed = {}

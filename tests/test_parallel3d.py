@@ -21,7 +21,7 @@ from minidist.layout import Layout
 from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
-from programs import run_chapter
+from programs import run_chapter, run_module
 from ranks import launch
 from tables import table
 
@@ -326,7 +326,7 @@ def test_what_cannot_work_is_said_with_what_would(n: int, line: str, says: str) 
 
 
 def test_a_refusal_is_one_line_from_all_ranks() -> None:
-    done = run_chapter("parallel3d --dp 3 --tp 2", 4)
+    done = run_module("minidist.parallel3d --dp 3 --tp 2", 4)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (

@@ -16,7 +16,7 @@ from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
-from programs import run_chapter
+from programs import run_module
 from ranks import launch
 from tables import table
 
@@ -328,7 +328,7 @@ def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid(pr
 
 @pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushes])
 def test_divergence_of_a_stage_on_its_own_ends_the_job_in_one_line(name):
-    done = run_chapter(f"pipeline --schedule {name} {TOO_FAST}", 4)
+    done = run_module(f"minidist.pipeline --schedule {name} {TOO_FAST}", 4)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("minidist: error: the gradient of step ")]
     assert lines == done.stderr.splitlines()[:1]

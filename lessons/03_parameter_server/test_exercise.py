@@ -322,7 +322,8 @@ def check_taken(
                     f"{here} the weights are {first(weights)}, and {first(expected + np.zeros_like(weights))} is right."
                 )
             if isinstance(counted_as, str) or not np.array_equal(counted_as, clocks):
-                lose(f"{here} the clocks are {counted_as}, and {clocks} is right.")
+                said = describe(counted_as) if isinstance(counted_as, str) else counted_as
+                lose(f"{here} the clocks are {said}, and {clocks} is right.")
             wanted = int(min(pushes)) if together else number
             if updates != wanted:
                 lose(f"{here} shard.update has been called {updates} times; {wanted} is right.")

@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.grading.checks import an_array, check_trains_alike, factor_of, gaps, things
 from minidist.classroom.grading.diagnose import in_a_sum
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
-from minidist.classroom.grading.parts import ask, by_case, by_rank, large, named, on, ranks, why
+from minidist.classroom.grading.parts import ask, by_case, by_rank, describe, large, named, on, ranks, why
 from minidist.classroom.grading.sharded import (
     RANKS,
     check_factor,
@@ -539,8 +539,8 @@ def check_backward(submission: Submission) -> None:
     _, gradients = slopes(run.flats, run.x, run.y, len(run.x))
     for rank, outcome in enumerate(outcomes):
         who = on(run, rank)
-        if isinstance(outcome.value, str) or len(outcome.value) != len(gradients):
-            lose(f"{who}: backward returned {outcome.value}; a list of {len(gradients)} gradients is wanted.")
+        if not isinstance(outcome.value, list) or len(outcome.value) != len(gradients):
+            lose(f"{who}: backward returned {describe(outcome.value)}; a list of {len(gradients)} gradients is wanted.")
         _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
         for layer, (found, expected) in enumerate(zip(outcome.value, gradients, strict=True)):
             if not alike(an_array(run, found, f"rank {rank}'s gradient of layer {layer}", expected.shape), expected):
@@ -573,9 +573,10 @@ def check_sending(submission: Submission) -> None:
             expected.append(max(moment, free))
             free = expected[-1] + takes
         [found] = ask(submission, "call_sending", "sending", [(ready, takes)], "one link")
-        if found != expected:
+        if not isinstance(found, list) or found != expected:
+            said = found if isinstance(found, list) else describe(found)
             lose(
-                f"Buckets that are ready at {ready} and take {takes:g} each set out at {found}; it should be"
+                f"Buckets that are ready at {ready} and take {takes:g} each set out at {said}; it should be"
                 f" {expected}: not before they are ready, nor before the one before has arrived."
             )
 

@@ -80,7 +80,7 @@ def scales(
             states.append("OverflowError")
             break
         states.append(found)
-        if isinstance(found, str) or len(found) != 3 or any(isinstance(part, str) for part in found):
+        if not isinstance(found, list) or len(found) != 3 or any(isinstance(part, str) for part in found):
             break
         state = Scale(found[0], int(found[1]), int(found[2]))
     return {"states": states}

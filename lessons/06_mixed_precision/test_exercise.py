@@ -205,7 +205,7 @@ def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
 @pytest.mark.points(2, "gradient_norm: of all pieces of all ranks, on every rank")
 def test_norm(submission: Submission) -> None:
     cases = [norm_case(submission, 4), norm_case(submission, 2)]
-    cases.append(norm_case(submission, 2, " of many numbers", large(submission)))
+    cases.append(norm_case(submission, 2, " of many numbers", large(submission, most=30_000)))
     for each, outcomes in by_case(submission, "norm", cases, ["gradient_norm"]):
         expected = true_norm(each)
         for rank, outcome in enumerate(outcomes):
@@ -303,9 +303,9 @@ def states_of(each: Case, outcome: Outcome) -> list[Any]:
     """What came after each step: (scale, forgiven, clean), or "OverflowError"."""
     states = outcome.value["states"]
     for number, state in enumerate(states):
-        if state == "OverflowError":
+        if isinstance(state, str) and state == "OverflowError":
             continue
-        if isinstance(state, str) or len(state) != 3 or any(isinstance(part, str) for part in state):
+        if not isinstance(state, list) or len(state) != 3 or any(isinstance(part, str) for part in state):
             lose(f"On {each.label}: step {number + 1} returned {describe(state)}, not a Scale of three numbers.")
     return states
 
@@ -497,8 +497,9 @@ def test_step_scale(submission: Submission) -> None:
     for each, outcomes, wanted in zip((fine, bad), runs, ([1024.0, 0, 2], [512.0, 0, 0]), strict=True):
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["state"]
-            if found != wanted:
-                lose(f"{on(each, rank)} returned {found}; next_scale gives {wanted} here.")
+            if not isinstance(found, list) or found != wanted:
+                said = found if isinstance(found, list) else describe(found)
+                lose(f"{on(each, rank)} returned {said}; next_scale gives {wanted} here.")
 
 
 @pytest.mark.points(1, "apply_gradients: gradients are zero afterwards")

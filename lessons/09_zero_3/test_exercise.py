@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading import sharded
-from minidist.classroom.grading.checks import check_all_own, factor_of, gaps, run_and_blame
+from minidist.classroom.grading.checks import check_all_own, factor_of, gaps, run_and_blame, things
 from minidist.classroom.grading.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.grading.parts import by_case, by_rank, large, on, part, ranks
 from minidist.classroom.grading.sharded import (
@@ -557,9 +557,8 @@ def check_backward_layer(submission: Submission) -> None:
     case = Case(n, f"{n} ranks with {ROWS} rows each", inputs)
     [outcomes] = submission.run("toy_backward", [case], ["backward_layer"])
     for rank, outcome in enumerate(outcomes):
-        who, value = on(case, rank), outcome.value["returned"]
-        if not isinstance(value, list) or len(value) != 2:
-            lose(f"{who}: backward_layer returned {value}; two arrays are wanted: return gradient, dh.")
+        who = on(case, rank)
+        value = things(f"{who}: backward_layer", outcome.value["returned"], ("gradient", "dh"))
         shard = shards_of(np.sum(own, axis=0), n)[rank]
         mistakes = {
             "it is this rank's own part, not summed over the ranks": shards_of(own[rank], n)[rank],

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import an_array, check_handed, gaps, is_right, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import ask, by_case, large, named, on
+from minidist.classroom.grading.parts import ask, by_case, describe, large, named, on
 from minidist.classroom.grading.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -184,8 +184,8 @@ def test_choose(submission: Submission) -> None:
         wanted = f"{words(best)} is a layout that fits" if best else "nothing fits, so None is wanted"
         if found is None and best is None:
             continue
-        if found is None or isinstance(found, str) or len(found) != 3 or any(isinstance(n, str) for n in found):
-            lose(f"{where}: it returned {found}; {wanted}.")
+        if not isinstance(found, list) or len(found) != 3 or any(not isinstance(n, float) for n in found):
+            lose(f"{where}: it returned {describe(found)}; {wanted}.")
         said = tuple(found)
         if math.prod(said) != ranks:
             lose(f"{where}: {words(said)} has {math.prod(said):g} ranks.")
@@ -514,8 +514,10 @@ def check_place_of(submission: Submission) -> None:
     asked = [[rank, p, t] for d, p, t in ((2, 2, 2), (2, 3, 4)) for rank in range(d * p * t)]
     for (rank, p, t), found in zip(asked, ask(submission, "places_of", "place_of", asked), strict=True):
         wanted = [rank // t // p, rank // t % p, rank % t]
-        if isinstance(found, str) or found != wanted:
-            said = found if isinstance(found, str) else tuple(int(n) if isinstance(n, float) else n for n in found)
+        if not isinstance(found, list) or found != wanted:
+            said = describe(found)
+            if isinstance(found, list):
+                said = str(tuple(int(n) if isinstance(n, float) else n for n in found))
             lose(f"On place_of({rank}, p={p}, t={t}): it is {said}; {tuple(wanted)} is wanted.")
 
 

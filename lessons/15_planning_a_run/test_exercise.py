@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.grading.checks import gaps, lessons_own, parts_by_function
-from minidist.classroom.grading.parts import ask
+from minidist.classroom.grading.parts import ask, describe
 from minidist.classroom.grading.submission import Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
@@ -79,8 +79,9 @@ def test_read_sizes(submission: Submission) -> None:
     ]
     found = sizes_of(submission, [config for config, _ in cases], ranks)
     for (config, expected), sizes in zip(cases, found, strict=True):
-        if sizes != list(expected):
-            instead = "a ValueError" if sizes == "ValueError" else sizes
+        if not isinstance(sizes, list) or sizes != list(expected):
+            said = sizes if isinstance(sizes, list) else describe(sizes)
+            instead = "a ValueError" if said == "ValueError" else said
             lose(f"On {shown(config)}, {ranks} ranks: {expected} is wanted; it was {instead}.")
 
 
@@ -103,7 +104,7 @@ def test_read_sizes_refuses(submission: Submission) -> None:
         ({BATCH: "auto", MICRO: 2}, '"auto" is no number'),
     ]
     for (config, why), sizes in zip(cases, sizes_of(submission, [config for config, _ in cases], ranks), strict=True):
-        if sizes != "ValueError":
+        if not isinstance(sizes, str) or sizes != "ValueError":
             lose(f"On {shown(config)}, {ranks} ranks: raise ValueError, for {why}; it was {sizes}.")
 
 

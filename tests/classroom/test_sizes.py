@@ -71,5 +71,7 @@ def test_what_is_right_for_few_elements_alone_loses_a_part(number: str, function
         function, 1_000
     )  # of a chunk, or of x
     text = f"{ANSWERS[number]}{ONLY_SMALL}\n\nMOST = {most}\n{function} = only_small({function})\n"
-    graded = made.grade(text, only=set(parts))
-    assert graded.lost, "all parts on it are earned"
+    assert made.grade(text, only=set(parts)).lost, "all parts on it are earned"
+    if function == FUNCTIONS[number][0]:  # that it is wrapped costs nothing
+        of_any_size = text.replace(f"MOST = {most}", "MOST = 10**9")
+        assert made.grade(of_any_size, only=set(parts)).earned > 0

@@ -185,4 +185,5 @@ def test_plan_and_explain_take_it(name: str, tmp_path: Path, capsys: pytest.Capt
     line = f"plan --model {name} --ranks 4 --context 2048 --batch 16K --device-memory 3200GB --json -"
     assert main(line.split()) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows
     assert all(0 < row["mfu"] < 100 for row in rows)
