@@ -13,8 +13,8 @@ each multiplies whole matrices. There are two ways to divide the work:
     elements   Rank r has shard r of every matrix, and momentum for it. Shards of momentum are gathered, in two bytes an
                element, and every rank orthogonalizes every matrix: 4 + 2 + 4 bytes where Adam sends 4 + 4 (Moonlight).
     matrices   A rank has whole matrices, and momentum for them. It receives the sums of their gradients, and sends the
-               updated matrices: 4 + 4, nothing else. But ranks may not get equally many. nanochat's optimizer works
-               so. It is "ZeRO-2 style" by its own words; but each rank holds all gradients, which is ZeRO-1.
+               updated matrices: 4 + 4, nothing else. But ranks may not get equally many. nanochat's optimizer does
+               this. It calls itself "ZeRO-2 style", but each rank holds all gradients: that is ZeRO-1.
 
 The embedding, the head, norms and biases keep AdamW and ZeRO-1's shards. Muon's state is M alone: 4 bytes a parameter,
 where Adam has 8. Gradients are summed over the micro-batches and the ranks before anything is orthogonalized: an
@@ -49,7 +49,7 @@ def orthogonalized(m: Array) -> Array:
 
 
 def take_step(param: Array, m: Array, at: slice, lr: float, weight_decay: float) -> None:
-    """Move param, the elements `at` of a matrix, by Muon's update. m: the whole matrix' momentum. The factor makes the
+    """Move param, the elements `at` of a matrix, by Muon's update. m: the whole matrix's momentum. The factor makes the
     update as large as Adam's, so that both can have one learning rate (Moonlight, equation 4)."""
     update = 0.2 * max(m.shape) ** 0.5 * orthogonalized(m)
     param *= 1 - lr * weight_decay
@@ -98,7 +98,7 @@ class Muon(ZeRO1):
             take_step(flat.master[: own.stop - own.start], whole[: flat.size].reshape(parameter.shape), own, lr, decay)
 
     def whole_momentum(self, flat: Flat, m: Array) -> Array:
-        """A matrix' whole momentum (padded,), from every rank's shard. Two bytes an element are enough: next, the norm
+        """A matrix's whole momentum (padded,), from every rank's shard. Two bytes an element are enough: next, the norm
         is divided out (Moonlight: bfloat16, here float16)."""
         sent = m if m.dtype == np.float64 else (m * SHIFT).astype(PRECISIONS["mixed"].stored)
         with self.comm.phase("all-gather momentum"):

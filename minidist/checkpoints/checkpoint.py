@@ -39,7 +39,7 @@ import numpy as np
 
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, huggingface, manifest
-from minidist.checkpoints.checks import check, check_folder, check_run, differences  # noqa: F401 (of its former name)
+from minidist.checkpoints.checks import check, check_folder, check_run, differences  # noqa: F401 (had by its former name)
 from minidist.checkpoints.convert import check_beside  # noqa: F401 (likewise)
 from minidist.checkpoints.files import TensorToWrite
 from minidist.checkpoints.manifest import Manifest, Shard

@@ -58,7 +58,8 @@ def kept_claim(run: Run) -> Claim:
     difference, in hundred-thousandths of what was sent: rounding is less than half of one."""
     put = sum(counted["put"] for counted in run.counted)
     out = run.counted[0]["sum"] + sum(counted["left"] for counted in run.counted)
-    lost = round(1e5 * abs(put - out) / (run.counted[0]["size"] or 1.0))
+    off = 1e5 * abs(put - out) / (run.counted[0]["size"] or 1.0)
+    lost = round(off) if math.isfinite(off) else -1
     return Claim(FEEDBACK, "neither sent nor left", "0", 0, lost, "", "all ranks")
 
 

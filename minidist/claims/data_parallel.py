@@ -13,14 +13,15 @@ from minidist.formulas.needs import Estimate, needs
 
 
 def on_data_axis(
-    passing: Callable[[Run], list[Claim]],
+    transient: Callable[[Run], list[Claim]],
     sent: Callable[[Run], list[Claim]] = traffic_claims,
     estimate: Estimate = needs,
 ) -> Promises:
-    """ZeRO's formulas for a chapter's stage. passing: what is claimed of what is held for a moment."""
+    """The promises of a chapter on the data axis, by ZeRO's formulas for its stage. transient: the claims about memory
+    that is held only for a moment."""
 
     def claims(run: Run) -> list[Claim]:
-        return [*memory_claims(run, run.zero), *passing(run), peak_of_layers(run), *sent(run)]
+        return [*memory_claims(run, run.zero), *transient(run), peak_of_layers(run), *sent(run)]
 
     return Promises(
         claims=claims,

@@ -10,7 +10,6 @@ from minidist.layout import Layout
 from minidist.papers.models import Model
 
 SAME = {each.name for each in fields(Asked)}  # options of chapters that the description calls the same
-OF_TRAINING = ("batch", "accumulate", "validate", "precision", "grad_dtype", "optimizer", "recompute")  # likewise
 
 
 def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) -> Asked:
@@ -19,8 +18,7 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
     training, mixture = line.training, mixture_of(line.own)
     experts, top = mixture.experts, mixture.top if mixture.experts else 1
     model = model_of(line.model, vocabulary, experts, top, own.get("persist", 0))
-    parts: dict[str, Any] = {name: getattr(training, name) for name in OF_TRAINING}
-    parts["zero"] = getattr(line.own, "stage", 0)  # where it is no option
+    parts: dict[str, Any] = {"zero": getattr(line.own, "stage", 0)}  # where it is no option
     parts |= {name: value for name, value in own.items() if name in SAME and name != "virtual"}
     if "scheme" in own:
         parts["attention"] = own["scheme"]
@@ -42,7 +40,14 @@ def described(chapter: str, line: Line[Any], layout: Layout, vocabulary: int) ->
         layout=layout,
         context=line.model.context,
         dropout=line.model.dropout,
+        batch=training.batch,
+        accumulate=training.accumulate,
+        validate=training.validate,
+        precision=training.precision,
+        grad_dtype=training.grad_dtype,
         tiled=training.attention == "tiled",
+        optimizer=training.optimizer,
+        recompute=training.recompute,
         save_every=line.files.save_every,
         **parts,
     )

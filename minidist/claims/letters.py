@@ -22,7 +22,7 @@ WORDS = re.compile(
 
 
 def letters_in(*parts: str) -> Callable[[Any], Letters]:
-    """What these parts of letters.toml say of a run; of a letter in several, the last."""
+    """A function that fills these parts of letters.toml in for a run. If several have a letter, the last one counts."""
     found = {name: text for part in parts for name, text in MEANINGS[part].items()}
 
     def letters(run: Any) -> Letters:

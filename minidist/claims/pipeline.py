@@ -105,6 +105,7 @@ def version_claims(run: Run) -> list[Claim]:
             updates_made, of_rank = dict(counts["behind"]), []
             for k, _, forward, *_ in reversed(counts["used"]):  # the last one first, because the table shows it
                 promised.append(pipelines.version_used(schedule, n, stage, k, m))
+                # Weights that an update has not changed have one fingerprint: any of these versions was used.
                 same = [version for version, mark in enumerate(counts["marks"]) if mark == forward]
                 found.append(promised[-1] if promised[-1] in same else same[0] if same else -1)
                 of_rank.append(updates_made[k] - found[-1])

@@ -18,9 +18,9 @@ def needs(run: Asked) -> list[Needs]:
     ]
 
 
-def passing(run: Run) -> list[Claim]:
+def transient(run: Run) -> list[Claim]:
     """Whole units for a moment: parameters and their gradients."""
     return [*persistent_claims(run), peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2)]
 
 
-PROMISES = on_data_axis(passing, estimate=needs)
+PROMISES = on_data_axis(transient, estimate=needs)

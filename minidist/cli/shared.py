@@ -101,7 +101,8 @@ DENSE = MixtureOptions()
 
 def mixture_of(own: object) -> MixtureOptions:
     """The experts that a chapter's own options ask for, if its models may have some."""
-    return getattr(own, "mixture", DENSE)
+    found: MixtureOptions = getattr(own, "mixture", DENSE)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

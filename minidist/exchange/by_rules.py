@@ -51,7 +51,7 @@ def run_by_rules(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]
 
 
 class ExchangeTurns(Turns[T]):
-    """Ranks each of which runs until the exchange has to answer it."""
+    """Turns of ranks: each runs until it asks the exchange, and goes on when that has answered."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange.n, self.take_answers)

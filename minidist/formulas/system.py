@@ -146,7 +146,15 @@ def layer(run: Asked, kind: str) -> LayerLoad:
     return LayerLoad(kept, of_layer.in_layer(run, kind))
 
 
-def passage(run: Asked, part: StageChunk, layers: Mapping[str, LayerLoad], units: "tuple[Units, Units]") -> Pass:
+class Units(NamedTuple):
+    """Bytes of the units that pass through a rank."""
+
+    embedding: float = 0.0
+    layer: float = 0.0
+    head: float = 0.0
+
+
+def passage(run: Asked, part: StageChunk, layers: Mapping[str, LayerLoad], units: tuple[Units, Units]) -> Pass:
     """A micro-batch's pass through a chunk. layers: by their kinds; units: that pass through the rank."""
     counted, x = run.profile.transient == "counted", of_layer.residual(run)
     kept, most = by_layers(run, [layers[kind].kept for kind in part.kinds])
@@ -173,14 +181,6 @@ def by_layers(run: Asked, layers: list[float]) -> tuple[float, float]:
     number, given, largest = len(layers), of_layer.residual(run), max(layers, default=0.0)
     after = chen.after_forward(run.recompute, number)
     return after.inputs * given + after.layers * largest, chen.peak_bytes(run.recompute, number, given, largest)
-
-
-class Units(NamedTuple):
-    """Bytes of the units that pass through a rank."""
-
-    embedding: float = 0.0
-    layer: float = 0.0
-    head: float = 0.0
 
 
 def passing(run: Asked, rank: int) -> tuple[Units, Units]:

@@ -70,22 +70,24 @@ def run(picture: str | None) -> int:
         "KB: of a step across a host's link, in its busier direction, as minidist counts them. Below each rate: ms of a"
         " step, and how many times as long that is as these bytes take at the rate."
     )
+    if picture:
+        write_output(picture, draw(found, format_of(picture)))
+        say_written(plot=picture)
     slow = {name: values[-1][0] for name, values in found.items()}
-    say_order(slow, expected(*found["data parallelism"][0]))
     worse, within = slow["tensor"] / slow["data parallelism"], slow["3D, tensor axis within hosts"]
     say(
         f"At {RATES[-1]}, tensor parallelism takes {worse:.1f} times as long as data parallelism, and the 3D layout"
         f" {slow['3D, tensor axis across hosts'] / within:.1f} times as long if its tensor axis crosses hosts."
     )
-    if picture:
-        write_output(picture, draw(found, format_of(picture)))
-        say_written(plot=picture)
+    took, nbytes = found["data parallelism"][0]
+    if (computing := took - 8 * nbytes / bits(RATES[0])) > 0:
+        say_order(slow, expected(computing))
     return 0
 
 
-def expected(took: float, nbytes: float) -> dict[str, float]:
-    """Seconds of a step at the slowest rate, by `plan`'s model of time, for the layouts that it knows. took, nbytes: of
-    data parallelism at the fastest rate. The processors are so fast that they compute for what the link leaves."""
+def expected(computing: float) -> dict[str, float]:
+    """Seconds of a step at the slowest rate, by `plan`'s model of time, for the layouts that it knows. computing: what
+    data parallelism's step takes in addition to its messages, at the fastest rate; it says how fast processors are."""
     asked = {}
     for name, (make, line) in LAYOUTS.items():
         chapter, *options = shlex.split(f"{line} {RUN}")
@@ -94,7 +96,7 @@ def expected(took: float, nbytes: float) -> dict[str, float]:
             layout = replace(job.layout, parts=job.layout.parts or (range(job.model.layers + 2),))
             asked[name] = make(), described(chapter, job, layout, job.vocabulary)
     ranks = Cluster(4, 0, flops=1, across=bits(RATES[-1]) / 8, ceiling=1)
-    work = slowest(ranks, asked["data parallelism"][1])[0].work / (took - 8 * nbytes / bits(RATES[0]))
+    work = slowest(ranks, asked["data parallelism"][1])[0].work / computing
     return {
         name: step_time(replace(ranks, flops=work, per_host=1 if at.spread else at.ranks_per_host), of)
         for name, (at, of) in asked.items()
@@ -102,8 +104,8 @@ def expected(took: float, nbytes: float) -> dict[str, float]:
 
 
 def say_order(measured: Mapping[str, float], expected: Mapping[str, float]) -> None:
-    """Print what `plan` expects, and which layouts it puts in another order than measured. Some are a tie: its model
-    of time hides all that can be hidden."""
+    """Print what `plan` expects, and which layouts it puts in another order than measured. Pairs that tie are left out:
+    its model of time hides all that can be hidden."""
     pairs = [(a, b) for a, b in combinations(expected, 2) if not math.isclose(expected[a], expected[b], rel_tol=SAME)]
     wrong = [(a, b) for a, b in pairs if (measured[a] < measured[b]) != (expected[a] < expected[b])]
     rows = "; ".join(f"{name} {1e3 * expected[name]:,.0f}" for name in sorted(expected, key=expected.__getitem__))

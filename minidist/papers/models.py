@@ -58,7 +58,8 @@ class Model:
 
     @property
     def shapes(self) -> list[list[tuple[int, ...]]]:
-        """Of each unit's parameters, where one matrix makes q, k and v, and one a Llama's gate and up projection."""
+        """The shapes of each unit's parameters. One matrix makes q, k and v; in a Llama, one makes gate and up
+        projection. Without experts."""
         h, gpt = self.h, self.name == "gpt"
         f, qkv = (4 * h, 3 * h) if gpt else (self.mlp_width, h + 2 * h // self.a * self.kv)
         matrices = [(qkv, h), (h, h), (f if gpt else 2 * f, h), (h, f)]

@@ -1,22 +1,30 @@
 """Data parallelism as a program: its options."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from minidist import UsageError, data_parallel
 from minidist.cli.fields import choice
-from minidist.cli.shared import Own
 from minidist.command import Job
 from minidist.programs.axes import buckets
 from minidist.programs.chapter import Chapter
 
 
-class OnDataAxis(Chapter[Own]):
+class Buckets(Protocol):
+    """Own options of every chapter on the data axis."""
+
+    @property
+    def bucket_size(self) -> int | None: ...
+
+
+B = TypeVar("B", bound=Buckets)
+
+
+class OnDataAxis(Chapter[B]):
     """A chapter whose gradients may be summed in buckets."""
 
-    def checked(self, job: Job[Own]) -> Job[Own]:
-        own: Any = job.own
-        return replace(job, settings=replace(job.settings, bucket_size=own.bucket_size))
+    def checked(self, job: Job[B]) -> Job[B]:
+        return replace(job, settings=replace(job.settings, bucket_size=job.own.bucket_size))
 
 
 WAYS = ("ring", "server", "overlap")

@@ -79,7 +79,7 @@ def fit(line: Line[GridOptions], grid: Grid) -> Layout:
     check_hosts(own)
     shard = dp if own.host_limit else own.ranks_per_host or dp
     if dp % shard:
-        works = max(n for n in range(1, shard) if dp % n == 0)
+        works = axes.nearest_divisor(dp, shard)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
     ep = axes.choose_ep(own.mixture.experts, own.mixture.ep, shard * cp) if own.mixture.experts else 1
     ep_hosts = axes.choose_hosts(own.mixture, own.ranks_per_host, own.host_limit, ep, cp) if own.host_limit else 1

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
@@ -21,9 +21,12 @@ from minidist.formulas.needs import Estimate
 from minidist.memory import plot
 from minidist.train import History, print_sample, step_times
 
+if TYPE_CHECKING:
+    from minidist.programs.chapter import Chapter
+
 
 def report(
-    chapter: Any,
+    chapter: "Chapter[Any]",
     job: Job,
     engine: Engine,
     history: History,

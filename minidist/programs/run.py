@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist import checkpoints
 from minidist.command import Job, about, say_at_start
@@ -10,12 +10,16 @@ from minidist.memory import witness
 from minidist.memory.allocator import keep_freed_memory
 from minidist.train import Driver, train, validate
 
+if TYPE_CHECKING:
+    from minidist.programs.chapter import Chapter
+
 
 def train_and_report(
-    chapter: Any, job: Job, driver: Driver, comm: Any, count: Callable[[], dict[str, Any]] = dict
+    chapter: "Chapter[Any]", job: Job, driver: Driver, comm: Any, count: Callable[[], dict[str, Any]] = dict
 ) -> int:
-    """Train, validate, report; returns the exit status: 1 if a claim does not hold. chapter: a `Chapter`. comm: a Comm,
-    or Alone. count: counts other figures on each rank, after training, when nothing can change any more."""
+    """Train, validate, report; returns the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+
+    count: counts other figures on each rank, after training, when nothing can change any more."""
     keep_freed_memory()
     engine, files = driver.engine, job.files
     watching = witness.MemoryWitness(engine.device, engine.host, began=job.began) if files.witness else None

@@ -33,12 +33,12 @@ class Rounded(Shares):
 
     def __init__(self, job: Job[ZeROppOptions], w: int) -> None:
         super().__init__(job, w)
-        self.w, self.g, self.block = w, job.own.ranks_per_host or 1, job.own.block
+        self.g, self.block = job.own.ranks_per_host or 1, job.own.block
 
     def cut(self, x: Array) -> Array:
         """By shards, (w, c), with zeros at the end."""
-        c = -(-x.size // self.w)
-        return np.pad(x, (0, self.w * c - x.size)).reshape(self.w, c)
+        c = -(-x.size // self.n)
+        return np.pad(x, (0, self.n * c - x.size)).reshape(self.n, c)
 
     def rounded(self, rows: Array, most: int) -> Array:
         found = np.empty_like(rows)
@@ -66,7 +66,7 @@ class Rounded(Shares):
 
     def summed(self, gradients: list[Array]) -> Array:
         """The shards (w, c) of the sum: of each host first, then of all."""
-        hosts, c = self.w // self.g, gradients[0].shape[1]
+        hosts, c = self.n // self.g, gradients[0].shape[1]
         of_hosts = []
         for host in range(hosts):
             sums = np.zeros((self.g, hosts * c))  # by place within a host: the shards of that place on all hosts
@@ -74,7 +74,7 @@ class Rounded(Shares):
                 by_place = np.stack([gradient[place :: self.g].ravel() for place in range(self.g)])
                 sums += self.rounded(by_place, 7)
             of_hosts.append(sums.reshape(self.g, hosts, c))
-        found = np.zeros((self.w, c))
+        found = np.zeros((self.n, c))
         for place in range(self.g):
             for host in range(hosts):
                 found[host * self.g + place] = sum(self.rounded(of[place, host][None], 7)[0] for of in of_hosts)

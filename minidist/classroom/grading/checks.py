@@ -149,20 +149,20 @@ def an_array(each: Case, found: Any, name: str, like: tuple[int, ...] | Array) -
 
 
 def things(where: str, value: Any, names: Sequence[str]) -> list[Any]:
-    """What a function returned that must return as many things as there are names. Else the part is lost."""
+    """`value`, if it is a list with a thing for each name. Else the part is lost."""
     if not isinstance(value, list) or len(value) != len(names):
         lose(f"{where} returned {describe(value)}; return {', '.join(names[:-1])} and {names[-1]}.")
     return value
 
 
 def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
-    """Whether both are equal, except for such a part of the largest element; if not given, what differences leave."""
+    """Whether both are equal within this part of the largest element; by default, what finite differences leave."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
 
 
 def multiple(found: Array, expected: Array) -> float | None:
-    """The number by which all that is expected is multiplied in what was found; None if there is none."""
+    """The factor, if `found` is a multiple of `expected`; otherwise None."""
     factor = float((found * expected).sum() / ((expected**2).sum() or 1.0)) if np.isfinite(found).all() else 0.0
     return factor if factor and same(found, factor * expected) else None
 

@@ -191,11 +191,13 @@ def answers(
 
     def answer(exercise: ModuleType, function: str, arguments: Sequence[Any]) -> Any:
         try:
-            return told(getattr(exercise, function)(*make(*copy.deepcopy(arguments))))
+            value = getattr(exercise, function)(*make(*copy.deepcopy(arguments)))
         except Exception as error:
             if raises not in {kind.__name__ for kind in type(error).__mro__}:
                 raise
             return raises
+        found = told(value)
+        return f"{found}, returned" if isinstance(value, Exception) else found
 
     def call(comm: Comm, exercise: ModuleType, mine: Sequence[Sequence[Any]], function: str = function) -> list[Any]:
         return [answer(exercise, function, arguments) for arguments in mine]
