@@ -9,10 +9,9 @@ Top-k: Lin et al., "Deep Gradient Compression" (DGC), ICLR 2018, arXiv 1712.0188
 Low rank: Vogels et al., "PowerSGD", NeurIPS 2019, arXiv 1905.13727.
 
 Data parallelism sends 2Ψ(N-1)/N elements in every step, whatever the wire can carry. Here a rank sends s, a rough
-version of its gradient g (or of its momentum), and keeps the rest as its error e, for the next step. This is error
-feedback. Nothing is lost: all that a rank has ever sent, plus its e, is the sum of all its g.
-
-    x = g + e        s = compress(x)        e ← x - s
+version of x = g + e: of its gradient g (or its momentum), and of its error e, which is what it has not sent so far. The
+rest stays for the next step, e ← x - s. This is error feedback. Nothing is lost: all that a rank has ever sent, plus
+its e, is the sum of all its g.
 
     sign      a bit an element, one scale    Ψ/8 bytes where float16 takes 2Ψ: 16 times fewer, on any number of ranks
     top-k     the share δ with largest |x|   8 bytes each, with its place; ranks gather all of them: (N-1)·8δΨ

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
@@ -21,12 +21,20 @@ from minidist.formulas.needs import Estimate
 from minidist.memory import plot
 from minidist.train import History, print_sample, step_times
 
-if TYPE_CHECKING:
-    from minidist.programs.chapter import Chapter
+
+class Reported(Protocol):
+    """What a chapter says about its runs."""
+
+    @property
+    def promises(self) -> Promises: ...
+
+    def closing(self, run: Run) -> None: ...
+
+    def title(self, job: Job) -> str: ...
 
 
 def report(
-    chapter: "Chapter[Any]",
+    chapter: Reported,
     job: Job,
     engine: Engine,
     history: History,

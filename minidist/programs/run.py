@@ -11,11 +11,11 @@ from minidist.memory.allocator import keep_freed_memory
 from minidist.train import Driver, train, validate
 
 if TYPE_CHECKING:
-    from minidist.programs.chapter import Chapter
+    from minidist.programs.report import Reported
 
 
 def train_and_report(
-    chapter: "Chapter[Any]", job: Job, driver: Driver, comm: Any, count: Callable[[], dict[str, Any]] = dict
+    chapter: "Reported", job: Job, driver: Driver, comm: Any, count: Callable[[], dict[str, Any]] = dict
 ) -> int:
     """Train, validate, report; returns the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
 

@@ -55,7 +55,7 @@ class Sources:
         for computing in pages:
             self.write(f"{computing.name}.md", content.computing(computing))
         self.write("collectives.md", content.collectives(recorded))
-        self.write("changelog.md", self.relink("CHANGELOG.md"))
+        self.write("changelog.md", f"---\nnosearch: true\n---\n\n{self.relink('CHANGELOG.md')}")
         self.write("rooms.md", content.table_of_rooms(rooms), [room.removesuffix(".md") for room in rooms])
         tops = [
             "chapters/index",

@@ -113,7 +113,7 @@ def test_where_a_pipeline_has_no_room_for_a_message_it_says_so() -> None:
     """And not what the engine did last, the update or a unit of another micro-batch."""
     job = launch("jobs.memories:full_between_units", n=2)
     with pytest.raises(
-        JobFailed, match=r"rank 1 failed:\nout of memory at receive activations 1: 256 bytes of messages"
+        JobFailed, match=r"rank 1 failed:\nout of memory at receive activations 0: 256 bytes of messages"
     ):
         _ = job.values
 
