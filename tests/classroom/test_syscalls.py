@@ -115,10 +115,12 @@ def test_what_ranks_inherit_is_not_shared(tmp_path: Path) -> None:
 def test_each_rank_has_device_files_of_its_own(tmp_path: Path) -> None:
     """What one does to them, another one could see; without root they are the machine's."""
     (tmp_path / "on_ranks.py").write_text(
-        "import os\n\ndef call(comm):\n"
+        "import os\n\nimport numpy as np\n\ndef call(comm):\n"
         "    with open('/dev/null', 'r+b') as null, open('/dev/urandom', 'rb') as random:\n"
         "        assert null.write(b'x') == 1 and null.read() == b'' and len(random.read(8)) == 8\n"
-        "    return [list(os.stat(f'/dev/{name}')[1:3]) for name in os.listdir('/dev')]\n"
+        "    files = [list(os.stat(f'/dev/{name}')[1:3]) for name in os.listdir('/dev')]\n"
+        "    comm.sendrecv(np.zeros(1), 1 - comm.rank, np.empty(1), 1 - comm.rank)\n"  # both are there at a time
+        "    return files\n"
     )
     with Nursery(tmp_path / "on_ranks.py", isolate=True) as nursery:
         job = route(nursery, f"{tmp_path}/on_ranks.py:call", [(), ()], Rules("eager"), 30)
