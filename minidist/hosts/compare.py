@@ -122,8 +122,13 @@ def draw(found: Mapping[str, Sequence[tuple[float, float]]], format: str) -> byt
     limits = [[8 * values[i][1] / bits(rate) for values in found.values()] for i, rate in enumerate(RATES)]
     for i, rate in enumerate(RATES):
         axes.loglog(limits[i], [values[i][0] for values in found.values()], "o", label=rate)
+    near: dict[int, list[tuple[float, str]]] = {}  # names that would be written over each other, at the slowest rate
     for name, limit in zip(found, limits[-1], strict=True):
-        axes.annotate(name, (limit, found[name][-1][0]), (4, 3), textcoords="offset points", fontsize=6)
+        near.setdefault(round(8 * math.log10(limit)), []).append((limit, name))
+    for (limit, name), *others in near.values():
+        text = name + f" and {len(others)} more" * bool(others)
+        at = limit, found[name][-1][0]
+        axes.annotate(text, at, (-6, 3), textcoords="offset points", fontsize=6, horizontalalignment="right")
     ends = [pick(map(pick, limits)) for pick in (min, max)]
     axes.plot(ends, ends, color="black", linewidth=0.8, label="the link's limit")
     axes.set_xlabel("the bytes of a step at the link's rate, in seconds")
