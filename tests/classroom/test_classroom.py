@@ -147,7 +147,7 @@ def test_a_grade_in_every_form(lessons):
     assert re.search(r"✓  1  doubles +2 of 2\n✗  2  negative numbers too +0 of 0.5\n", run.stdout)
     assert re.search(
         r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\ngraded in [\d.]+ s; [\d.]+ s of processor time, "
-        r"of at most 40 s\n\(--se",
+        r"of at most 150 s\n\(--se",
         run.stdout,
     )
     assert run.stdout.endswith("\n✗ 2\n    -1 becomes 2\nJUnit written to grade.xml\n")

@@ -180,8 +180,11 @@ def test_all_parts_together_have_a_limit_of_processor_time(
 
 
 @needs_proc
-def test_to_sleep_in_every_part_is_ended_like_computing(ring: Grader, tmp_path: Path) -> None:
+def test_to_sleep_in_every_part_is_ended_like_computing(
+    ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No single call sleeps for too long; yet a class would wait for them all."""
+    monkeypatch.setattr(submission, "WHOLE", 4)
     if not limits.waiting_time(os.getpid()):
         pytest.skip("the kernel does not say who waits for a processor")
     (tmp_path / "exercise.py").write_text(
