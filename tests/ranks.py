@@ -29,7 +29,7 @@ from minidist.text import data
 from sampling import part_of_this_run
 
 DOOR = "MINIDIST_DOOR"
-OVER_MPI = 16  # one job of so many
+OVER_MPI = 16  # one job in this many runs over MPI
 
 Text = dict[str, io.StringIO]  # "stdout" and "stderr" of a rank
 _printed: contextvars.ContextVar[Text] = contextvars.ContextVar("printed")  # a greenlet has its own

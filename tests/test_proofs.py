@@ -124,6 +124,8 @@ def test_the_first_loss_of_the_run_is_as_close_as_its_precision_allows() -> None
         for factor, holds in ((1 + off / 2, True), (1 + 2 * off, False), (1 - 2 * off, False), (np.nan, False)):
             [claim] = proof_claims(made, [4.0 * factor], precision)
             assert claim.holds == holds, (precision, factor)
+            assert claim.expected == 4.0
+            np.testing.assert_equal(claim.counted, 4.0 * factor)  # the run's own, whether or not it holds
 
 
 # ---- when there is none ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A paper's promise and its counterpart in a run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -16,11 +17,12 @@ class Claim:
     counted: float  # what was held or sent
     unit: str
     scope: Literal["each rank", "all ranks"] = "each rank"  # where it was counted: on each rank, or on all together
+    within: float = 0.0  # how far the two may be apart, relative or absolute: a loss is rounded, a count is not
 
     @property
     def holds(self) -> bool:
         """Counts are whole numbers and formulas are exact, so they agree entirely or not at all."""
-        return self.expected == self.counted
+        return math.isclose(self.expected, self.counted, rel_tol=self.within, abs_tol=self.within)
 
 
 def on_each_rank(
