@@ -195,9 +195,12 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     assert report["step_ms"].keys() == {"median", "min"}
     assert report["step_ms"]["median"] >= report["step_ms"]["min"] > 0
     for claim in report["claims"]:
-        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "scope", "holds"]
+        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "scope", "within", "holds"]
         assert all(type(claim[key]) is str for key in ("source", "claim", "formula", "unit"))
-        assert claim["holds"] is (claim["expected"] == claim["counted"])
+        assert type(claim["within"]) is float
+        apart = abs(claim["expected"] - claim["counted"])
+        assert claim["holds"] is (apart <= claim["within"] * max(1, abs(claim["expected"]), abs(claim["counted"])))
+        assert claim["within"] == 0 or claim["claim"] == "proof: first loss"  # a count is exact
     assert len(report["sent"]) == len(report["sent_to"]) == len(report["memory"]) == len(report["counted"]) == n
     for rank in report["sent"]:
         assert all(counts.keys() == {"bytes", "messages"} for counts in rank.values())
