@@ -102,7 +102,7 @@ def prepare(
         capacity=files.device_memory,
         host_capacity=files.host_memory,
     )
-    check_checkpoints(files, units, identity(model, mixture_of(own), corpus), text_of(corpus), settings, training.steps)
+    check_checkpoints(files, units, identity(model, mixture_of(own), corpus), corpus, settings, training.steps)
     began = begin_witness() if files.witness else None
     kept: dict[str, Any] = {"model": model, "training": training, "files": files, "own": own, "began": began}
     return Job(chapter=chapter, corpus=corpus, units=units, settings=settings, layout=layout, **kept)
@@ -199,7 +199,7 @@ def check_checkpoints(
     files: FileOptions,
     units: list[Unit],
     identity: dict[str, Any],
-    text: dict[str, Any],
+    corpus: data.Corpus,
     settings: Settings,
     steps: int,
 ) -> None:
@@ -213,7 +213,7 @@ def check_checkpoints(
     if files.export and files.names == "huggingface":
         checkpoints.check_beside("--export", files.export)
     if files.save:
-        checkpoints.check_run("--save", files.save, units, identity, text)
+        checkpoints.check_run("--save", files.save, units, identity, text_of(corpus))
     if files.load:
         checkpoints.check(files.load, units, identity, moments, steps)
 

@@ -13,8 +13,10 @@ from minidist.claims.audit import fill_line, list_lines
 from minidist.exchange.one_process import run_ranks
 from minidist.mpi.comm import Comm
 from minidist.programs.chapter import find, find_all
+from minidist.text import data
 
 RANKS = (1, 2, 3, 4, 8)
+TEXT = data.load(None, 1)  # held: a job that nobody holds gives its text back, and the next one reads it again
 TRAINING: dict[str, Any] = {name: of for name, of in find_all().items() if of.trains and name != "train"}
 
 

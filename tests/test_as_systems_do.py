@@ -23,7 +23,7 @@ BOTH = "--grad-dtype fp32 --attention tiled"
 EVERYWHERE = [  # but on a parameter server, which adds pushes to weights
     (n, line) for n, line in every_case(f"{SIZES} --precision bf16 --dropout 0.1 {BOTH}") if n == max(ranks_of(line))
 ]
-NOW = shard_of_this_run(EVERYWHERE, 12)
+NOW = shard_of_this_run(EVERYWHERE, 20)
 
 
 def report_of(line: str, n: int, folder: Path) -> Any:

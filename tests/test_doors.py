@@ -31,7 +31,7 @@ OWN = {"step_ms", "update ms", "waited ms", "looked", "process read", "process w
 EVERY = [of for of in every_case("--prove") if not of[1].startswith("parameter_server")]
 EVERY += [(3, "parameter_server --steps 2 --layers 1 --width 8 --heads 2 --context 4 --batch 4")]
 EVERY += [(n, "ring --size 20003") for n in RANKS]
-HERE = shard_of_this_run([of for of in EVERY if of[0] < 8 or of[1].startswith("parallel3d")], 24)
+HERE = shard_of_this_run([of for of in EVERY if of[0] < 8 or of[1].startswith("parallel3d")], 36)
 
 
 @functools.cache

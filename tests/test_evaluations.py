@@ -15,7 +15,7 @@ def test_an_evaluation_leaves_nothing_on_a_device(every: bool) -> None:
     """Of every chapter the first line that it takes on two ranks, and of all others a part in each run."""
     lines = [line for line in every_line() if job_of(line, 2)]
     first = {line.split()[0]: line for line in reversed(lines)}
-    chosen = lines if every else [*first.values(), KEEPS, *shard_of_this_run(lines, 6)]
+    chosen = lines if every else [*first.values(), KEEPS, *shard_of_this_run(lines, 10)]
     job = launch("jobs.evaluations:held_around_an_evaluation", 2, [*dict.fromkeys(chosen)], timeout=200)
     for of_rank in job.values:
         assert {line.split()[0] for line in of_rank} | {"train"} == {*CHAPTERS}

@@ -33,7 +33,7 @@ def listed() -> Iterator[tuple[int, str, str | None]]:
 
 
 EVERY = list(listed())
-HERE = shard_of_this_run(EVERY, 20)
+HERE = shard_of_this_run(EVERY, 32)
 
 
 def sample_in(printed: str) -> str:

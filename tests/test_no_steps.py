@@ -23,7 +23,7 @@ CASES = [
 WITHOUT_FILES = ("local_sgd",)  # its ranks differ: it can neither save nor load
 # Those with experts count what their routers did. Of the others a few in each run.
 ALWAYS = [of for of in CASES if "expert" in f"{of}" and "parallel3d" not in of]
-IN_THIS_RUN = {of[:2] for of in ALWAYS + shard_of_this_run(CASES, 16)}
+IN_THIS_RUN = {of[:2] for of in ALWAYS + shard_of_this_run(CASES, 24)}
 
 
 def status(name: str, options: str) -> int:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from minidist.system import processes, unix
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
-WAITS = 4  # how often a rank waits 3 s for others that fail at the same moment
+WAITS, WAIT = 2, 6.0  # how often a rank waits, and how many seconds, for others that fail at the same moment
 
 
 @functools.lru_cache(None)
@@ -69,7 +69,7 @@ def be_first_to_fail() -> None:
             unix.lock(common_folder())
             return
         except OSError:
-            time.sleep(3)
+            time.sleep(WAIT)
 
 
 def abort(status: int) -> NoReturn:

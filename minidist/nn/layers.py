@@ -10,7 +10,7 @@ import numpy as np
 from minidist.nn import ops
 from minidist.nn.attend import ProbabilityDropout, Span, keys_first
 from minidist.nn.flat import Flat
-from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
+from minidist.nn.tensor import Array, Parameter, Tensor, generator, recomputed
 
 
 class Tokens(Protocol):
@@ -91,7 +91,7 @@ class Batch:
         masks = np.empty((len(self.tokens), *shape), bool)
         (piece, pieces), rows = part, shape[0]
         for i, mask in enumerate(masks):
-            rng = np.random.default_rng([*self.key, self.first + i, *name.encode()])
+            rng = generator(*self.key, self.first + i, *name.encode())
             whole = rng.random((pieces * rows, *shape[1:]), dtype=np.float32)
             np.greater_equal(whole[piece * rows : (piece + 1) * rows], p, out=mask)
         return masks

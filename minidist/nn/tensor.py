@@ -53,6 +53,11 @@ def begins(collective: str, comm: object) -> None:
         watcher.collective(collective, comm)
 
 
+def generator(*seeds: int) -> np.random.Generator:
+    """np.random.default_rng(seeds), which takes a fifth of the time to read numbers that are 32-bit words already."""
+    return np.random.default_rng(np.array(seeds, np.uint32) if max(seeds) < 1 << 32 else seeds)
+
+
 class Released(RuntimeError):
     """A parameter was used while its values are not here."""
 
@@ -79,7 +84,7 @@ class Parameter:
         if self.std is None:
             return np.full(self.shape, self.fill)
         name = list(self.name.encode())
-        return np.random.default_rng([seed, *self.shape, *name]).standard_normal(self.shape) * self.std
+        return generator(seed, *self.shape, *name).standard_normal(self.shape) * self.std
 
     def part(self, whole: Array) -> Array:
         """This rank's part of an array that holds the whole parameter, as the model declares it. Here: all of it."""

@@ -10,7 +10,6 @@ a link, another user may have planted it.
 """
 
 import errno
-import glob
 import os
 import re
 import shutil
@@ -243,9 +242,9 @@ def lock(folder: Path, shared: bool = False) -> int:
 
 def sweep(parent: Path, prefix: str) -> None:
     """Remove folders of killed processes: those of this user, with this prefix, that no process has locked."""
-    for left in parent.glob(f"{glob.escape(prefix)}*") if unix.LOCKS else ():
+    for name in os.listdir(parent) if unix.LOCKS else ():
         with suppress(OSError):  # a process uses it, or has just removed it
-            if is_own_folder(left):
+            if name.startswith(prefix) and is_own_folder(left := parent / name):
                 held = lock(left)
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(held)

@@ -59,7 +59,7 @@ def compared(n: int, everything: bool) -> tuple[list[str], list[str]]:
 
 @cache
 def reports(n: int, everything: bool) -> dict[str, Any]:
-    some = lines(n) if everything else shard_of_this_run(lines(n), 6)
+    some = lines(n) if everything else shard_of_this_run(lines(n), 10)
     chosen = [*dict.fromkeys([*itertools.chain(*compared(n, everything)), *some])]
     with TemporaryDirectory() as folder:
         watched = [f"{line} --witness" for line in chosen]
