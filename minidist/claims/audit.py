@@ -34,7 +34,7 @@ from minidist.system.files import temporary_folder
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 
-SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
+SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch} --validate 2"
 USUAL = (2, 3, 4, 5)  # ranks
 
 # For runs that hold much more than the rest of a process; if an option is given twice, the last one counts.

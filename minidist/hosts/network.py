@@ -43,9 +43,6 @@ class Network:
     def host_of(self, rank: int) -> int:
         return rank % self.hosts if self.spread else rank // self.ranks_per_host
 
-    def rack_of(self, rank: int) -> int:
-        return self.host_of(rank) * self.racks // self.hosts
-
     def run(self, command: Sequence[str], **how: Any) -> tuple[int, str, list["Record"]]:
         """Run a command on all ranks. Returns its exit status, its errors if stderr is piped, and what each rank of
         minidist recorded. Raises UsageError where there can be no hosts."""
