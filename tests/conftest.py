@@ -75,8 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: tests wait for ranks almost half of their time."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are cores: tests wait for ranks a third of their time."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:

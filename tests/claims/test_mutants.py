@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -163,7 +164,11 @@ def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["mutants", "ring"])
 
 
-def test_the_next_copy_removes_those_of_killed_processes_and_no_others() -> None:
+def test_the_next_copy_removes_those_of_killed_processes_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # others who sweep at that moment would hold the lock
+    monkeypatch.setattr(tempfile, "tempdir", None)
     program = (
         "from minidist.claims.mutants import changed_copy\n"
         "with changed_copy([]) as folder:\n"
