@@ -20,7 +20,7 @@ from sampling import shard_of_this_run
 from tables import table
 
 # Sizes that 1, 2, 3 and 4 ranks can cut, and for which there are units enough for 4 stages of 2 chunks.
-SIZES = "--steps 3 --layers 6 --width 24 --heads 12 --context 12"
+SIZES = "--steps 3 --layers 6 --width 24 --heads 12 --context 12 --validate 8"
 PARTS = 9
 [FIRST] = shard_of_this_run(range(PARTS), PARTS)
 

@@ -131,8 +131,8 @@ def choose(length: int, heads: int, kv_heads: int, depth: int, n: int, room: flo
     """The scheme that sends least, forward and backward together, among those that are possible. n > 1.
 
     ring          is always possible
-    all-gather    needs room for the keys and values of the whole sequence; a rank has room for `room` numbers.
-                  It sends as much as the ring. If it is possible, prefer it to the ring: any mask is easy
+    all-gather    needs room for the keys and values of the whole sequence, and for nothing else; a rank has room for
+                  `room` numbers. It sends as much as the ring. If it is possible, prefer it: any mask is easy
     ulysses       gives each rank whole key/value heads, and all ranks the same number of them
     """
     raise NotImplementedError

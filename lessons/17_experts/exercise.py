@@ -6,8 +6,9 @@ change the arguments, except where a function works in place.
 n tokens of width h choose k of E experts each. These are k·n choices: choice j·n + t is the j-th choice of token t, so
 all first choices come before all second ones. Each choice becomes a row, and rows are sorted by expert. Send with
 `minidist.ring`: `all_to_all_v(comm, parts, rooms)` sends parts[i] to rank i, and what rank i sends fills rooms[i], an
-array of its shape and dtype; also this rank's own. `chunk(E, n, r)` is a slice: the experts of rank r. Rows may be
-float32 or float64, and stay what they are.
+array of its shape and dtype; also this rank's own. Parts and rooms are contiguous, as slices of whole rows are.
+`chunk(E, P, r)` is a slice: the experts of rank r of P. `all_reduce(comm, x, x)` sums a flat array x over the ranks in
+place. Rows may be float32 or float64, and stay what they are.
 """
 
 from collections.abc import Sequence

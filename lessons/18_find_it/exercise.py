@@ -15,13 +15,14 @@ you lose, the grade names a call, such as given.drawn('norms', 7, 1), that opens
     run.clip        the largest norm of a gradient, or 0
 
     run(layout, optimizer=, precision=, seed=, steps=, batch=, own_rows=, resume_at=) trains afresh. Without arguments
-    it is one step of AdamW in float64 on one rank. layout is a dict, {"tp": 2, "micro": 4}. The docstring of `Handle`
-    has all arguments. The result has losses, gradients, norms, bytes, memory, parameters and scales (see `Result`).
+    it is one step of AdamW in float64 on one rank. layout is a dict, {"tp": 2, "micro": 4}; an axis that it does not
+    name has its first number. The docstring of `Handle` has all arguments. The result has losses, gradients, norms,
+    bytes, memory, parameters and scales (see `Result`).
 
 A run costs ranks x steps; the same run costs nothing a second time. The last two points are for checks that cost at
 most 60 in total; of each check, the system counts on which it costs most. A plain set, which compares one rank with two
 and steps as little as it can, costs 56. Of these, 3 each are for gradients, norms and memory, and 7 for sizes; 24 for
-precision (8 steps on one rank and on two), 16 for a checkpoint.
+precision (8 steps in float64 on one rank, and in run.precision on two), 16 for a checkpoint.
 """
 
 from minidist.bugs.handle import Handle
@@ -53,7 +54,8 @@ def check_precision(run: Handle) -> None:
     """In float64 all is right. In the precision in which users train, results are far off, or ranks disagree.
 
     Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. Some healthy
-    systems skip all of their first few steps, and with SGD the last loss may jump up again: ask for the lowest one."""
+    systems skip all of their first few steps, and with SGD the last loss may jump up again: ask for the lowest one of
+    eight steps. A run that skips all of its steps ends with RunFailed, in a healthy system, too."""
     raise NotImplementedError
 
 

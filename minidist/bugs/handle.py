@@ -23,7 +23,8 @@ class RunFailed(AssertionError):
 
 
 class Result(NamedTuple):
-    """What a run counted. The lists have an entry for each rank; gradients and norms are those of the first step."""
+    """What a run counted. The lists have an entry for each rank; gradients and norms are those of the first step
+    that is not skipped."""
 
     losses: list[float]  # of each step
     gradients: dict[str, Array]  # whole ones by parameter, flat, before clipping
