@@ -10,6 +10,7 @@ a link, another user may have planted it.
 """
 
 import errno
+import glob
 import os
 import re
 import shutil
@@ -242,9 +243,9 @@ def lock(folder: Path, shared: bool = False) -> int:
 
 def sweep(parent: Path, prefix: str) -> None:
     """Remove folders of killed processes: those of this user, with this prefix, that no process has locked."""
-    for name in os.listdir(parent) if unix.LOCKS else ():
+    for left in parent.glob(f"{glob.escape(prefix)}*") if unix.LOCKS else ():
         with suppress(OSError):  # a process uses it, or has just removed it
-            if name.startswith(prefix) and is_own_folder(left := parent / name):
+            if is_own_folder(left):
                 held = lock(left)
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(held)
