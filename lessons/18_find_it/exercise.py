@@ -55,7 +55,7 @@ def check_precision(run: Handle) -> None:
 
     Without any bug, losses differ, too: two bytes round, and a step whose gradients overflow is skipped. Some healthy
     systems skip all of their first few steps, and with SGD the last loss may jump up again: ask for the lowest one of
-    eight steps. A run that skips all of its steps ends with RunFailed, in a healthy system, too."""
+    eight steps. A run that skips all of its steps has no gradients, and nan for norms."""
     raise NotImplementedError
 
 

@@ -24,7 +24,7 @@ class RunFailed(AssertionError):
 
 class Result(NamedTuple):
     """What a run counted. The lists have an entry for each rank; gradients and norms are those of the first step
-    that is not skipped."""
+    that is not skipped; if all are, there are none, and nan."""
 
     losses: list[float]  # of each step
     gradients: dict[str, Array]  # whole ones by parameter, flat, before clipping

@@ -139,20 +139,20 @@ def draw(run: ProbedRun, job: Job, step: int) -> tuple[Tokens, Tokens]:
 
 def watch_gradients(engine: Engine, comm: Any) -> dict[str, Any]:
     """A dictionary that the first update fills: its gradients by name and their norm, not clipped. "apart": bytes that
-    ranks send only to collect these."""
-    found: dict[str, Any] = {"apart": Counter()}
+    ranks send only to collect these. Steps whose gradients overflow make no update: if all do, there are none."""
+    found: dict[str, Any] = {"gradients": {}, "norm": math.nan, "apart": Counter()}
     update_all = engine.update_all
 
     def watched(scale: float) -> None:
-        if "norm" not in found:
-            before = bytes_by_phase(comm)
-            found["norm"] = math.sqrt(engine.squared_norm()) / engine.loss_scale.scale
-            named = whole(engine, lambda flat: engine.owned(flat)[1])
-            found["gradients"] = {
-                name: gradient.astype(np.float64) / engine.loss_scale.scale
-                for name, gradient in engine.collect_on_rank_0(named).items()
-            }
-            found["apart"] = bytes_by_phase(comm) - before
+        engine.update_all = update_all  # type: ignore[method-assign]  # only the first update is watched
+        before = bytes_by_phase(comm)
+        found["norm"] = math.sqrt(engine.squared_norm()) / engine.loss_scale.scale
+        named = whole(engine, lambda flat: engine.owned(flat)[1])
+        found["gradients"] = {
+            name: gradient.astype(np.float64) / engine.loss_scale.scale
+            for name, gradient in engine.collect_on_rank_0(named).items()
+        }
+        found["apart"] = bytes_by_phase(comm) - before
         update_all(scale)
 
     engine.update_all = watched  # type: ignore[method-assign]

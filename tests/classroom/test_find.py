@@ -328,6 +328,18 @@ def test_feedback_names_a_system_that_the_notebook_opens(monkeypatch: pytest.Mon
             given.drawn(*wrong)
 
 
+def test_a_healthy_run_that_skips_all_of_its_steps_is_no_failure(performed: Systems) -> None:
+    """At the first loss scale the gradients of two bytes overflow."""
+    healthy = system_of(read_bugs()["scale-on-one-stage"], 5, False)
+    run = Handle(healthy.facts, lambda asked: performed.perform([(healthy, asked)])[0])
+    skips = run({"pp": 2}, precision=run.precision)
+    assert (skips.gradients, len(skips.losses)) == ({}, 1)
+    assert np.isnan(skips.norms).tolist() == [True, True]
+    trains = run({"pp": 2}, precision=run.precision, steps=8)
+    assert trains.gradients
+    assert np.isfinite(trains.norms).all()
+
+
 def test_a_request_that_was_interrupted_does_not_answer_the_next_one() -> None:
     made, bug = Systems(), read_bugs()["experts-times-ep"]
     systems_asked = [system_of(bug, 1, is_broken) for is_broken in (False, True)]
