@@ -34,6 +34,7 @@ from minidist.system.files import temporary_folder
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 
+# Two batches of validation: eight, as is usual, would take half of the time.
 SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch} --validate 2"
 USUAL = (2, 3, 4, 5)  # ranks
 

@@ -21,7 +21,8 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Counts are whole numbers and formulas are exact, so they agree entirely or not at all."""
+        """Counts are whole numbers and formulas are exact, so they agree entirely or not at all; a loss, within
+        rounding."""
         return math.isclose(self.expected, self.counted, rel_tol=self.within, abs_tol=self.within)
 
 

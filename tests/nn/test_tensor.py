@@ -13,7 +13,7 @@ from minidist.nn import ops
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.tensor import Array, Parameter, Released, Store, Tape, Tensor, record
+from minidist.nn.tensor import Array, Parameter, Released, Store, Tape, Tensor, generator, record
 
 VOCABULARY = 13
 
@@ -25,6 +25,11 @@ def bind(units, dtype=np.float32):
         for parameter in unit.parameters:
             values = rng.standard_normal(parameter.shape).astype(dtype)
             parameter.bind(values, np.full_like(values, np.nan))
+
+
+@pytest.mark.parametrize("seeds", [(0,), (7, 0, *b"block1"), (2**32 - 1, 5), (2**32, 5), (5, 2**70)])
+def test_a_generator_is_that_of_numpy_whether_or_not_its_seeds_are_32_bit_words(seeds) -> None:
+    np.testing.assert_array_equal(generator(*seeds).random(4), np.random.default_rng(list(seeds)).random(4))
 
 
 def forward(units, b, s, store=None) -> tuple[list[Tape], Array]:

@@ -25,7 +25,7 @@ from minidist.classroom.grading.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
 from minidist.mpi.words import name_ranks
 
-WHOLE = 15  # times the patience: what all ranks use in all parts; four that hang use four, once
+WHOLE = 15  # times the patience: what all ranks use in all parts; four ranks that hang use four patiences, in one part
 AFTER_A_HANG = 1.0  # seconds of patience with the next parts, once a part has been ended for taking too long
 TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
