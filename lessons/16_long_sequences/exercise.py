@@ -132,7 +132,7 @@ def choose(length: int, heads: int, kv_heads: int, depth: int, n: int, room: flo
 
     ring          is always possible
     all-gather    needs room for the keys and values of the whole sequence, and for nothing else; a rank has room for
-                  `room` numbers. It sends as much as the ring: of these two, prefer it, for any mask is easy
+                  `room` numbers. It sends as much as the ring. Prefer it to the ring, because any mask is easy
     ulysses       gives each rank whole key/value heads, and all ranks the same number of them
     """
     raise NotImplementedError
